@@ -1,0 +1,138 @@
+"""The host loop over chunks: compiles once, calls, looks at the clock. No mathematics."""
+
+import functools
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from nestax import loop
+from nestax.errors import SettingError, check_count
+from nestax.estimator import AbstractEstimator
+from nestax.loop import CAPACITY, Plan, Run
+from nestax.problem import Problem
+from nestax.static import Static
+
+#: Seconds that one call should take, so that progress, callbacks and Ctrl-C feel prompt.
+CHUNK_SECONDS = 0.5
+#: Bytes of draws that are made ahead of their steps, on a CPU (cache) and elsewhere.
+AHEAD_BYTES = {"cpu": 2**20}
+AHEAD_BYTES_ELSEWHERE = 2**26
+AHEAD_STEPS = 256
+
+
+class At(NamedTuple):
+    """A carry and how many steps have led to it."""
+
+    carry: Any
+    step: int
+
+
+class Chunk(NamedTuple):
+    """Some whole strides of a run: where they began, where they ended, one record each."""
+
+    before: At
+    after: At
+    records: dict[str, np.ndarray]
+    strides: int
+    length: int
+
+
+class Compiled:
+    """A run split into what is compiled and what is passed; equal runs share one compilation."""
+
+    def __init__(self, run: Run):
+        self.run = run
+        self.arrays, static = eqx.partition(run, eqx.is_array)
+        self.static = Static(static)
+
+    def start(self) -> At:
+        return At(_start(self.static, self.arrays), 0)
+
+    def observe(self, carry: Any) -> dict[str, np.ndarray]:
+        return jax.tree.map(np.asarray, _observe(self.static, self.arrays, carry))
+
+    def advance(self, at: At, strides: int, length: int) -> Chunk:
+        """``strides`` times ``length`` steps and a record."""
+        step = jnp.asarray(at.step, jnp.int32)
+        carry, _, records = _advance(self.static, self.arrays, at.carry, step, strides, length)
+        rows = {name: np.asarray(column)[:strides] for name, column in records.items()}
+        return Chunk(at, At(carry, at.step + strides * length), rows, strides, length)
+
+    def chunks(self, at: At, steps: int, stride: int) -> Iterator[Chunk]:
+        """``steps`` steps from ``at``, a record every ``stride``; a shorter last stride if need be."""
+        whole, rest = divmod(steps, stride)
+        strides = 1
+        while whole > 0:
+            strides = min(strides, whole, CAPACITY)
+            begin = time.perf_counter()
+            chunk = self.advance(at, strides, stride)
+            took = time.perf_counter() - begin
+            yield chunk
+            at, whole = chunk.after, whole - strides
+            strides = max(1, min(4 * strides, int(CHUNK_SECONDS / max(took / strides, 1e-9))))
+        if rest:
+            yield self.advance(at, 1, rest)
+
+
+def _traced(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Compiles ``fn(run, ...)`` with the run's arrays as arguments and the rest static."""
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def compiled(static: Static, arrays: Any, *args: Any) -> Any:
+        TRACES[fn.__name__] = TRACES.get(fn.__name__, 0) + 1
+        return fn(eqx.combine(static.tree, arrays), *args)
+
+    return compiled
+
+
+#: How often each part has been traced in this process; tests hold it down.
+TRACES: dict[str, int] = {}
+_start, _observe, _advance = map(_traced, (loop.start, loop.observe, loop.advance))
+
+
+def make_plan(
+    problem: Problem,
+    estimator: AbstractEstimator,
+    *,
+    batch_size: Any,
+    init_batch_size: Any,
+    stride: int,
+    columns: tuple[str, ...],
+    average: bool = False,
+    seeds: int = 0,
+) -> Plan:
+    """The static facts of a run; ``seeds`` is 0 for a single lane."""
+    sizes = level_sizes(problem, "batch_size", batch_size)
+    if init_batch_size is None:
+        first = tuple(10 * size for size in sizes)
+    else:
+        first = level_sizes(problem, "init_batch_size", init_batch_size)
+    platform = jax.default_backend()
+    one = jax.eval_shape(
+        lambda: loop.draw_batches(problem, estimator.passes, jax.random.key(0), 0, sizes)
+    )
+    per_step = max(1, seeds) * sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(one))
+    limit = AHEAD_BYTES.get(platform, AHEAD_BYTES_ELSEWHERE) // max(per_step, 1)
+    most = max(1, min(AHEAD_STEPS, limit))
+    blocks = -(-stride // most)
+    block = -(-stride // blocks)
+    return Plan(sizes, first, block, columns, average, seeds > 0, platform)
+
+
+def level_sizes(problem: Problem, name: str, size: Any) -> tuple[int, ...]:
+    """Draws per level from one number or a dictionary by level name; 0 for deterministic levels."""
+    stochastic = [level.name for level in problem.levels if not level.deterministic]
+    if not isinstance(size, dict):
+        size = dict.fromkeys(stochastic, size)
+    if set(size) != set(stochastic):
+        raise SettingError(
+            f"{name} by level needs exactly the levels that draw: {', '.join(stochastic)}; "
+            f"got {', '.join(map(str, size))}."
+        )
+    counts = {level: check_count(f"{name} of level {level!r}", n) for level, n in size.items()}
+    return tuple(counts.get(level.name, 0) for level in problem.levels)

@@ -1,0 +1,45 @@
+"""What a user is told when something does not fit: one sentence, with what to do next."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+
+class ProblemError(ValueError):
+    """The problem or its data cannot be used as given."""
+
+
+class SettingError(ValueError):
+    """A setting lies outside its range, or two settings contradict each other."""
+
+
+def is_traced(x: Any) -> bool:
+    return isinstance(x, jax.core.Tracer)
+
+
+def check_setting(name: str, value: Any, allowed: str, test: Callable[[Any], Any]) -> None:
+    """Refuses a concrete setting for which ``test`` is false; traced values and schedules pass.
+
+    ``allowed`` completes the sentence "``name`` must be ...".
+    """
+    if value is None or callable(value) or is_traced(value):
+        return
+    if not np.all(test(np.asarray(value))):
+        raise SettingError(f"{name} must be {allowed}; got {value}.")
+
+
+def check_count(name: str, value: Any) -> int:
+    """A whole number of at least one, as a Python int."""
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not whole or value < 1:
+        raise SettingError(f"{name} must be a whole number of at least 1; got {value!r}.")
+    return int(value)
+
+
+def choose(name: str, value: str, options: tuple[str, ...]) -> str:
+    """One of a few words; the sentence lists them."""
+    if value not in options:
+        raise SettingError(f"{name} must be one of {', '.join(options)}; got {value!r}.")
+    return value

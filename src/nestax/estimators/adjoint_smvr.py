@@ -1,0 +1,101 @@
+"""Adjoint SMVR: SMVR without Jacobians. Values forward, adjoints backward, each by STORM.
+
+An extension of SMVR to sizes at which no Jacobian can be stored: value tracking along the chain
+w → u^1 → ⋯ → u^{K−1} → p^K → ⋯ → p^1 of length 2K−1 (INFERRED; no paper was followed).
+
+symbol   here                       meaning
+u_t^i    inputs[i], last            running value of level i
+p_t^i    adjoint[i]                 running adjoint, estimates J_i(u^{i-1})ᵀ p^{i+1}; p^{K+1} = 1
+ζ_t^i    batch["value" or "grad"]   draws of the backward pass, see `mode`
+R_i      radius                     ball that holds p^i
+v_t      grad                       p_t^1
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, PyTree
+
+from nestax import trees
+from nestax.errors import check_setting, choose
+from nestax.estimator import AbstractEstimator, Batches, Estimate, Trackers
+from nestax.matrix_free import MODES, Forward, first_forward, passes_of, track_forward
+from nestax.problem import Problem
+from nestax.tracking import as_setting, at, per_level, storm
+
+
+class AdjointState(eqx.Module):
+    """``inputs`` are (w, u^1, …, u^{K-1}); ``before`` are those of the step before."""
+
+    inputs: tuple[PyTree, ...]
+    before: tuple[PyTree, ...]
+    last: Array
+    adjoint: tuple[PyTree, ...]
+    count: Array
+
+
+class AdjointSMVR(AbstractEstimator):
+    """Matrix-free SMVR: one STORM adjoint per level.
+
+        p_t^i = Π[ G_i(u_t^{i-1}, p_t^{i+1}; ζ) + (1−β)(p_{t-1}^i − G_i(u_{t-1}^{i-1}, p_{t-1}^{i+1}; ζ)) ]
+
+    with G_i(u, p; ζ) = J_i(u; ζ)ᵀp. Memory and time are linear in the sizes of the levels.
+
+    Args:
+        beta: forgetting rate in (0, 1], a number or a schedule.
+        mode: "lagged" (default), "fresh" or "reuse"; see ``nestax.matrix_free``. "reuse" is biased.
+        radius: ball that holds each adjoint, one number or one per level; None for none.
+    """
+
+    beta: Any = eqx.field(default=0.1, converter=as_setting)
+    mode: str = eqx.field(default="lagged", static=True)
+    radius: Any = eqx.field(default=None, converter=as_setting)
+
+    @property
+    def passes(self):
+        return passes_of(self.mode)
+
+    @property
+    def lag(self):
+        return 1 if self.mode == "lagged" else 0
+
+    def __check_init__(self):
+        check_setting("beta", self.beta, "in (0, 1]", lambda b: (b > 0) & (b <= 1))
+        check_setting("radius", self.radius, "positive", lambda r: r > 0)
+        choose("mode", self.mode, MODES)
+
+    def init(self, problem: Problem, w: PyTree, batches: Batches):
+        forward = first_forward(problem, w, batches, self.mode)
+        p, adjoint = jnp.ones_like(forward.last), []
+        for i, pull in reversed(list(enumerate(forward.heads))):
+            p = self._project(pull(p), i, len(forward.heads))
+            adjoint.insert(0, p)
+        return self._read(forward, forward.inputs, adjoint, jnp.zeros((), jnp.int32))
+
+    def update(self, problem: Problem, w: PyTree, batches: Batches, state: AdjointState):
+        keep = 1 - at(self.beta, state.count + 1)
+        forward = track_forward(problem, w, batches, self.mode, keep, state)
+        p_new = p_old = jnp.ones_like(forward.last)
+        adjoint = []
+        for i, level in reversed(list(enumerate(problem.levels))):
+            p = forward.heads[i](p_new)
+            if not level.deterministic:
+                p = storm(p, keep, state.adjoint[i], forward.tails[i](p_old))
+            p_new, p_old = self._project(p, i, len(forward.heads)), state.adjoint[i]
+            adjoint.insert(0, p_new)
+        return self._read(forward, state.inputs, adjoint, state.count + 1)
+
+    def _project(self, p: PyTree, i: int, levels: int) -> PyTree:
+        if self.radius is None:
+            return p
+        size, radius = trees.norm(p), per_level(self.radius, i, levels)
+        return trees.scale(jnp.where(size > radius, radius / size, 1.0), p)
+
+    def _read(self, forward: Forward, before: tuple, adjoint: list, count: Array):
+        state = AdjointState(forward.inputs, before, forward.last, tuple(adjoint), count)
+        return Estimate(forward.last, adjoint[0], {}), state
+
+    def trackers(self, state: AdjointState):
+        w = state.before[0] if self.lag else state.inputs[0]
+        return Trackers(w, (*state.inputs[1:], state.last), adjoint=state.adjoint)

@@ -1,0 +1,48 @@
+"""Exact: the full gradient over the population at every step; what the others are compared with."""
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import PyTree
+
+from nestax.estimator import AbstractEstimator, Batches, Calls, Estimate, Trackers
+from nestax.problem import Problem
+
+
+class ExactState(eqx.Module):
+    w: PyTree
+
+
+class Exact(AbstractEstimator):
+    """∇F(w) itself. Every step counts as one pass over the population of every level."""
+
+
+    @property
+    def passes(self):
+        return {"value": Calls(1, 1)}
+
+    @property
+    def period(self):
+        return 1
+
+    @property
+    def refresh_batch(self):
+        return "population"
+
+    def init(self, problem: Problem, w: PyTree, batches: Batches):
+        pulls, x = [], w
+        for level, batch in zip(problem.levels, batches, strict=True):
+            x, pull = level.value_and_pull(x, batch["value"])
+            pulls.append(pull)
+        grad = jnp.ones_like(x)
+        for pull in reversed(pulls):
+            grad = pull(grad)
+        return Estimate(x, grad, {}), ExactState(w)
+
+    def update(self, problem: Problem, w: PyTree, batches: Batches, state: ExactState):
+        return self.init(problem, w, batches)
+
+    def refresh(self, problem: Problem, w: PyTree, batches: Batches, state: ExactState):
+        return self.init(problem, w, batches)
+
+    def trackers(self, state: ExactState):
+        return Trackers(state.w)

@@ -1,0 +1,49 @@
+"""Plain: a fresh mini-batch plugged into every level. Biased, and the baseline of everything.
+
+symbol   here        meaning
+u_t^i    value[i]    f_i(u_t^{i-1}; ξ_t^i), no memory
+v_t      grad        J_1(w_t; ξ_t^1)ᵀ ⋯ J_K(u_t^{K-1}; ξ_t^K)ᵀ
+"""
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import PyTree
+
+from nestax.estimator import AbstractEstimator, Batches, Calls, Estimate, Trackers
+from nestax.problem import Problem
+
+
+class PlainState(eqx.Module):
+    w: PyTree
+    value: tuple[PyTree, ...]
+
+
+class Plain(AbstractEstimator):
+    """The gradient of the chain with every expectation replaced by the mean of a fresh batch.
+
+    Its expectation is not ∇F as soon as an outer level is not affine: the bias is of order one
+    over the batch size and does not fade along the run.
+    """
+
+
+    @property
+    def passes(self):
+        return {"value": Calls(1, 1)}
+
+    def init(self, problem: Problem, w: PyTree, batches: Batches):
+        value, pulls, x = [], [], w
+        for level, batch in zip(problem.levels, batches, strict=True):
+            x, pull = level.value_and_pull(x, batch["value"])
+            x = level.project(x)
+            value.append(x)
+            pulls.append(pull)
+        grad = jnp.ones_like(x)
+        for pull in reversed(pulls):
+            grad = pull(grad)
+        return Estimate(x, grad, {}), PlainState(w, tuple(value))
+
+    def update(self, problem: Problem, w: PyTree, batches: Batches, state: PlainState):
+        return self.init(problem, w, batches)
+
+    def trackers(self, state: PlainState):
+        return Trackers(state.w, state.value)

@@ -1,0 +1,250 @@
+"""The whole mathematics of a run: one step, nested loops of it, many lanes of them. Pure.
+
+    step rule on the carried estimate → new w → project → draws for (key, step) → estimator.update
+
+The carried estimate always belongs to the carried weights. Lanes (settings × seeds) are mapped
+inside the loop, so that the step counter is one scalar for all and a restart is a real branch. Draws
+for a block of steps are made before the block's loop; lanes of equal seed share them.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, PyTree
+
+from nestax import trees
+from nestax.estimator import Batches, Estimate, Method
+from nestax.problem import Problem
+from nestax.record import measure
+
+#: How many records one call can hold; the host visits at least that often.
+CAPACITY = 128
+
+
+class Carry(eqx.Module):
+    """Everything a lane needs to go on.
+
+    average: running mean of the weights, where it is the output that was asked for.
+    """
+
+    w: PyTree
+    estimate: Estimate
+    state: PyTree
+    opt_state: PyTree
+    average: PyTree
+
+
+class Plan(NamedTuple):
+    """The static facts of a run.
+
+    sizes, first_sizes: draws per level and step, and at the start; 0 for deterministic levels.
+    block: how many steps' draws are made at once.
+    columns: what is recorded.
+    """
+
+    sizes: tuple[int, ...]
+    first_sizes: tuple[int, ...]
+    block: int
+    columns: tuple[str, ...]
+    average: bool
+    grid: bool
+    platform: str
+
+
+class Run(eqx.Module):
+    """A problem and how to run it: one lane, or a grid of settings × seeds.
+
+    build: setting ↦ (problem, Method); called while tracing, so every number in it may be traced.
+    settings: argument of ``build``, with a leading axis in a grid.
+    key: one key, or one per seed in a grid.
+    """
+
+    problem: Problem
+    build: Callable[[Any], tuple[Problem, Method]]
+    settings: PyTree
+    key: Array
+    horizon: Array
+    plan: Plan = eqx.field(static=True)
+
+    def lane(self, setting: PyTree) -> tuple[Problem, Method]:
+        """Problem and method of one lane, with defaults filled in, in the dtype of w."""
+        problem, method = self.build(trees.cast(setting, self.problem.dtype))
+        estimator = method.estimator.defaults(problem, self.horizon, self.plan.sizes)
+        return problem, Method(trees.cast(estimator, problem.dtype), method.step)
+
+    def over_lanes(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """Lifts ``fn(setting, per_seed, carry)`` to all lanes."""
+        if not self.plan.grid:
+            return fn
+        over_seeds = jax.vmap(fn, in_axes=(None, 0, 0))
+        return jax.vmap(over_seeds, in_axes=(0, None, 0))
+
+
+def start(run: Run) -> Any:
+    """The first carry: weights, and the estimate made from the first batches."""
+
+    def lane(setting: PyTree, key: Array, _: None) -> Carry:
+        problem, method = run.lane(setting)
+        w = problem.project(problem.start(jax.random.fold_in(key, FIRST_WEIGHTS)))
+        batches = _first_batches(problem, method, key, run.plan)
+        estimate, state = method.estimator.init(problem, w, batches)
+        return Carry(w, estimate, state, method.step.init(w), w if run.plan.average else None)
+
+    return run.over_lanes(lane)(run.settings, run.key, None)
+
+
+def observe(run: Run, carry: Any) -> dict[str, Array]:
+    """One record of every lane, and whether everything in it is finite."""
+
+    def lane(setting: PyTree, _: None, carry: Carry) -> dict[str, Array]:
+        problem, method = run.lane(setting)
+        w = carry.average if run.plan.average else carry.w
+        record = measure(
+            problem, method.estimator, run.plan.columns, w, carry.estimate, carry.state
+        )
+        return record | {"finite": trees.all_finite(carry)}
+
+    return run.over_lanes(lane)(run.settings, None, carry)
+
+
+def advance(
+    run: Run, carry: Any, step: Array, strides: Array, length: Array
+) -> tuple[Any, Array, dict[str, Array]]:
+    """``strides`` times: ``length`` steps, then one record. Both numbers are traced bounds."""
+    shapes = jax.eval_shape(lambda: observe(run, carry))
+    records = jax.tree.map(lambda s: jnp.zeros((CAPACITY, *s.shape), s.dtype), shapes)
+
+    def stride(k: Array, state: Any) -> Any:
+        carry, step, records = state
+        carry, step = _walk(run, carry, step, length)
+        row = observe(run, carry)
+        return carry, step, jax.tree.map(lambda all, one: all.at[k].set(one), records, row)
+
+    return jax.lax.fori_loop(0, strides, stride, (carry, step, records))
+
+
+def _walk(run: Run, carry: Any, step: Array, length: Array) -> tuple[Any, Array]:
+    """``length`` steps, in blocks whose draws are made at once."""
+    block = run.plan.block
+
+    def one_block(state: tuple[Any, Array, Array]) -> tuple[Any, Array, Array]:
+        carry, step, left = state
+        draws = _draw_block(run, step + 1)
+        todo = jnp.minimum(left, block)
+        body = lambda i, c: _step(run, c, jax.tree.map(lambda d: d[i], draws), step + 1 + i)
+        carry = _loop(run.plan, todo, body, carry)
+        return carry, step + todo, left - todo
+
+    state = (carry, step, jnp.asarray(length, step.dtype))
+    carry, step, _ = jax.lax.while_loop(lambda s: s[2] > 0, one_block, state)
+    return carry, step
+
+
+def _loop(plan: Plan, todo: Array, body: Callable[[Array, Any], Any], carry: Any) -> Any:
+    """``todo`` steps. A GPU waits for the host at every turn of a loop of unknown length, so there
+    full blocks have a length known to the compiler, and are unrolled; on a CPU that only costs."""
+    if plan.platform == "cpu" or plan.block == 1:
+        return jax.lax.fori_loop(0, todo, body, carry)
+    return jax.lax.cond(
+        todo == plan.block,
+        lambda c: jax.lax.fori_loop(0, plan.block, body, c, unroll=min(8, plan.block)),
+        lambda c: jax.lax.fori_loop(0, todo, body, c),
+        carry,
+    )
+
+
+def _step(run: Run, carry: Any, draws: Any, step: Array) -> Any:
+    """One step of every lane."""
+
+    def lane(refresh: bool) -> Callable[..., Carry]:
+        def one(setting: PyTree, per_seed: tuple[Array, Batches], carry: Carry) -> Carry:
+            problem, method = run.lane(setting)
+            key, batches = per_seed
+            w, opt_state = descend(problem, method.step, carry)
+            if refresh:
+                batches = _refresh_batches(problem, method, key, step)
+                estimate, state = method.estimator.refresh(problem, w, batches, carry.state)
+            else:
+                estimate, state = method.estimator.update(problem, w, batches, carry.state)
+            average = None
+            if run.plan.average:
+                average = jax.tree.map(lambda a, w: a + (w - a) / (step + 1), carry.average, w)
+            return Carry(w, estimate, state, opt_state, average)
+
+        return lambda carry: run.over_lanes(one)(run.settings, (run.key, draws), carry)
+
+    period = _facts(run).period
+    if period is None:
+        return lane(False)(carry)
+    if period == 1:
+        return lane(True)(carry)
+    return jax.lax.cond(step % period == 0, lane(True), lane(False), carry)
+
+
+def descend(
+    problem: Problem, rule: optax.GradientTransformation, carry: Carry
+) -> tuple[PyTree, PyTree]:
+    """The step rule on the carried estimate: new weights, inside the feasible set."""
+    value, grad = problem.add_penalty(carry.w, carry.estimate.value, carry.estimate.grad)
+    rule = optax.with_extra_args_support(rule)
+    updates, opt_state = rule.update(
+        grad, carry.opt_state, carry.w, value=value, grad=grad, **carry.estimate.aux
+    )
+    return problem.project(optax.apply_updates(carry.w, updates)), opt_state
+
+
+# Draws. A key belongs to (seed, level, pass); the step is folded in by the source.
+
+#: Folded into a seed's key for random starting weights; levels use 0, 1, 2, …
+FIRST_WEIGHTS = 2**31 - 1
+
+
+def draw_batches(
+    problem: Problem, passes: Any, key: Array, step: Array | int, sizes: tuple[int, ...]
+) -> Batches:
+    """The batches of one step, independent across levels and passes."""
+    batches = []
+    for i, (level, size) in enumerate(zip(problem.levels, sizes, strict=True)):
+        batch: dict[str, Any] = {}
+        for k, name in enumerate(passes):
+            pass_key = jax.random.fold_in(jax.random.fold_in(key, i), k)
+            source = level.source
+            batch[name] = None if source is None else source.draw(pass_key, jnp.asarray(step), size)
+        batches.append(batch)
+    return tuple(batches)
+
+
+def _draw_block(run: Run, first: Array) -> Batches:
+    """The batches of a block of steps, the leading axis the step (and then the seed)."""
+    passes = _facts(run).passes
+    one = lambda key, step: draw_batches(run.problem, passes, key, step, run.plan.sizes)
+    if run.plan.grid:
+        one = jax.vmap(one, in_axes=(0, None))
+    return jax.vmap(one, in_axes=(None, 0))(run.key, first + jnp.arange(run.plan.block))
+
+
+def _first_batches(problem: Problem, method: Method, key: Array, plan: Plan) -> Batches:
+    if method.estimator.refresh_batch is not None:
+        return _refresh_batches(problem, method, key, 0)
+    return draw_batches(problem, method.estimator.passes, key, 0, plan.first_sizes)
+
+
+def _refresh_batches(problem: Problem, method: Method, key: Array, step: Array | int) -> Batches:
+    estimator = method.estimator
+    if estimator.refresh_batch == "population":
+        return tuple(
+            dict.fromkeys(estimator.passes, None if v.source is None else v.source.population())
+            for v in problem.levels
+        )
+    sizes = (int(estimator.refresh_batch or 1),) * len(problem.levels)
+    return draw_batches(problem, estimator.passes, key, step, sizes)
+
+
+def _facts(run: Run) -> Any:
+    """An estimator of the run, for its static facts; those are the same in every lane."""
+    one = jax.tree.map(lambda x: x[0], run.settings) if run.plan.grid else run.settings
+    return run.lane(one)[1].estimator

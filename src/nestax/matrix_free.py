@@ -1,0 +1,87 @@
+"""The forward half that all matrix-free SMVR estimators share: tracked values and pullbacks.
+
+The backward half has memory, so the draws it uses must be independent of the points at which it
+uses them. The value of level i at step t was made from the draws of step t, hence three modes:
+
+fresh:  a second, independent batch for the derivatives; twice the samples.
+lagged: the derivatives of step t are taken at the points of the two steps before, with the draws
+        of step t; no further samples, and the gradient belongs to the weights one step ago.
+reuse:  the same draws and the same points. Biased by the variance over the batch size, and
+        making beta small does not help. Only for comparison with published code.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, PyTree
+
+from nestax.estimator import Batches, Calls
+from nestax.problem import Problem
+from nestax.tracking import storm
+
+MODES = ("fresh", "lagged", "reuse")
+Pull = Callable[[PyTree], PyTree]
+
+
+class Forward(NamedTuple):
+    """Tracked inputs (w, u^1, …, u^{K-1}), the tracked objective, and pullbacks at two points."""
+
+    inputs: tuple[PyTree, ...]
+    last: Array
+    heads: list[Pull]
+    tails: list[Pull]
+
+
+def passes_of(mode: str) -> dict[str, Calls]:
+    if mode == "fresh":
+        return {"value": Calls(2, 0), "grad": Calls(0, 2)}
+    return {"value": Calls(3, 2) if mode == "lagged" else Calls(2, 2)}
+
+
+def first_forward(problem: Problem, w: PyTree, batches: Batches, mode: str) -> Forward:
+    """Plain evaluation at the start."""
+    inputs, heads = [w], []
+    for level, batch in zip(problem.levels, batches, strict=True):
+        f, pull = level.value_and_pull(inputs[-1], batch["value"])
+        if mode == "fresh":
+            _, pull = level.value_and_pull(inputs[-1], batch["grad"])
+        inputs.append(level.project(f))
+        heads.append(pull)
+    *inputs, last = inputs
+    return Forward(tuple(inputs), last, heads, heads)
+
+
+def track_forward(
+    problem: Problem, w: PyTree, batches: Batches, mode: str, keep: Array, state: Any
+) -> Forward:
+    """STORM on every value; ``state`` has ``inputs``, ``before`` and ``last`` of the last step."""
+    points = {"new": [w], "old": state.inputs, "before": state.before}
+    head, tail = ("old", "before") if mode == "lagged" else ("new", "old")
+    tracked = (*state.inputs[1:], state.last)
+    heads, tails = [], []
+    for i, (level, batch) in enumerate(zip(problem.levels, batches, strict=True)):
+        evaluate = lambda point, name, i=i, level=level, batch=batch: level.value_and_pull(
+            points[point][i], batch[name]
+        )
+        if level.deterministic:
+            at = {p: evaluate(p, "value") for p in dict.fromkeys(("new", head, tail))}
+            u = at["new"][0]
+        else:
+            at = {p: evaluate(p, "value") for p in dict.fromkeys(("new", "old", head, tail))}
+            u = storm(at["new"][0], keep, tracked[i], at["old"][0])
+            if mode == "fresh":
+                at = {p: evaluate(p, "grad") for p in (head, tail)}
+        heads.append(at[head][1])
+        tails.append(at[tail][1])
+        points["new"].append(level.project(u))
+    *inputs, last = points["new"]
+    return Forward(tuple(inputs), last, heads, tails)
+
+
+def pull_through(pulls: list[Pull], like: Array) -> PyTree:
+    """J_1ᵀ⋯J_Kᵀ by pullbacks from the outer end."""
+    adjoint = jnp.ones_like(like)
+    for pull in reversed(pulls):
+        adjoint = pull(adjoint)
+    return adjoint

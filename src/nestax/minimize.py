@@ -1,0 +1,277 @@
+"""One run: from a problem and a method to weights."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from nestax import trees
+from nestax.cost import Cost, Meter
+from nestax.drive import At, Chunk, Compiled, make_plan
+from nestax.errors import SettingError, check_count, check_setting, choose
+from nestax.estimator import AbstractEstimator, Method
+from nestax.loop import Run
+from nestax.problem import Problem
+from nestax.progress import progress_line
+from nestax.record import choose_columns
+from nestax.result import Carry, Result, Status
+
+
+def minimize(
+    problem: Problem,
+    estimator: AbstractEstimator | Method,
+    optimizer: optax.GradientTransformation | None = None,
+    *,
+    steps: int | None = None,
+    samples: int | None = None,
+    batch_size: int | dict[str, int] = 32,
+    init_batch_size: int | dict[str, int] | None = None,
+    seed: int = 0,
+    record_every: int | None = None,
+    record: Sequence[str] | None = None,
+    output: str = "last",
+    start: Carry | None = None,
+    seconds: float | None = None,
+    target_gap: float | None = None,
+    patience: int | None = None,
+    callback: Callable[[dict[str, Any]], bool | None] | None = None,
+    progress: bool | None = None,
+) -> Result:
+    """Minimises F(w) over the feasible set of ``problem``.
+
+    Args:
+        problem: the chain of levels.
+        estimator: how ∇F is estimated, for example ``nx.SMVR(beta=0.1)``; or an ``nx.Method``.
+        optimizer: any Optax optimiser; it receives the estimate as the gradient.
+        steps: number of steps; give this or ``samples``.
+        samples: budget of draws over all levels, the first batch included.
+        batch_size: draws per level and step, one number or a dictionary by level name.
+        init_batch_size: the same for the start; ten times ``batch_size`` by default.
+        seed: every draw is a function of the seed and the step.
+        record_every: steps between records; a hundredth of the run by default.
+        record: names of the columns; see ``nx.COLUMNS``. By default the tracked value, and the
+            exact value and gradient norm where the population is finite.
+        output: "last" weights; "random", those after a number of steps drawn uniformly from
+            0..steps-1, the paper's τ, with trackers that belong to them (the run stops there);
+            "average" over all iterates.
+        start: ``result.carry`` of an earlier run: continue it, without a draw at the start.
+        seconds: stop after the first chunk that ends later than this.
+        target_gap: stop at the first record whose gap F(w) − F* is no larger.
+        patience: stop after so many records without a new best value.
+        callback: called between chunks with the latest record as a dictionary; returning True
+            stops the run.
+        progress: show a progress line; by default only on a terminal.
+    """
+    began = time.perf_counter()
+    method = _as_method(estimator, optimizer)
+    choose("output", output, ("last", "random", "average"))
+    check_setting("seconds", seconds, "positive", lambda s: s > 0)
+    if patience is not None:
+        check_count("patience", patience)
+    columns = choose_columns(problem, record)
+    if target_gap is not None and "gap" not in columns:
+        columns = choose_columns(problem, (*columns, "gap"))
+    if steps is not None:
+        steps = check_count("steps", steps)
+    sized = make_plan(
+        problem, method.estimator, batch_size=batch_size, init_batch_size=init_batch_size,
+        stride=1, columns=columns,
+    )  # fmt: skip
+    filled = method.estimator.defaults(problem, steps or 1, sized.sizes)
+    meter = Meter(problem, filled, sized.sizes, sized.first_sizes)
+    begin = At(None, 0) if start is None else At(start.lane, start.step)
+    spent = meter.start if start is None else start.cost
+    steps = _steps(steps, samples, meter, begin.step, spent)
+    stride = check_count("record_every", record_every or max(1, steps // 100))
+    plan = make_plan(
+        problem, filled, batch_size=batch_size, init_batch_size=init_batch_size,
+        stride=min(stride, steps), columns=columns, average=output == "average",
+    )  # fmt: skip
+    key = jax.random.key(seed) if start is None else start.key
+    run = Run(problem, Always(problem, method), (), key, jnp.asarray(begin.step + steps), plan)
+    compiled = Compiled(run)
+    at = compiled.start() if start is None else At(_restored(compiled, start), start.step)
+    if output == "random":  # drawn first: the run simply stops there
+        steps = int(np.random.default_rng([seed, 0x7A0]).integers(steps))
+
+    book = Book(meter, at.step, spent, compiled.observe(at.carry))
+    status, message = Status.SUCCESS, ""
+    monitor = next((c for c in ("exact_value", "value") if c in columns), None)
+    total = at.step + steps
+    with progress_line(total, progress) as show:
+        chunks = compiled.chunks(at, steps, stride)
+        try:
+            if not book.finite:
+                status, message = Status.NONFINITE, _name_failure(compiled, at, at.step, at.step)
+                chunks = iter(())
+            for chunk in chunks:
+                bad = np.flatnonzero(~chunk.records["finite"])
+                if bad.size:
+                    at, first, last = _last_finite(compiled, chunk, int(bad[0]))
+                    book.add(chunk, int(bad[0]))
+                    status = Status.NONFINITE
+                    message = _name_failure(compiled, at, first, last)
+                    break
+                kept, why = _stop_inside(book, chunk, target_gap, patience, monitor)
+                if kept < chunk.strides:  # go back to the record that fulfilled the rule
+                    chunk = compiled.advance(chunk.before, kept, chunk.length)
+                book.add(chunk, chunk.strides)
+                at = chunk.after
+                show(at.step, **book.latest({monitor} - {None}))
+                if why is None and seconds is not None and time.perf_counter() - began > seconds:
+                    why = f"Stopped after {seconds:g} seconds."
+                if callback is not None and callback(book.latest()) and why is None:
+                    why = "Stopped by the callback."
+                if why is not None:
+                    message = why
+                    break
+        except KeyboardInterrupt:
+            status = Status.INTERRUPTED
+    w = at.carry.average if output == "average" else at.carry.w
+    carry = Carry(at.carry, key, at.step, meter.after(spent, begin.step, at.step))
+    return Result(w, book.columns(), status, message or status.value, carry)
+
+
+class Always(eqx.Module):
+    """The method of a run with one lane: the same for every setting."""
+
+    problem: Problem
+    method: Method
+
+    def __call__(self, setting: Any) -> tuple[Problem, Method]:
+        return self.problem, self.method
+
+
+class Book:
+    """The records so far, with the columns that only the host knows."""
+
+    def __init__(self, meter: Meter, step: int, cost: Cost, first: dict[str, np.ndarray]):
+        self.meter, self.step, self.cost = meter, step, cost
+        self.finite = bool(first.pop("finite"))
+        self.rows = [{"step": step, **cost._asdict(), **first}]
+
+    def add(self, chunk: Chunk, count: int) -> None:
+        for k in range(count):
+            self.step, before = self.step + chunk.length, self.step
+            self.cost = self.meter.after(self.cost, before, self.step)
+            row = {name: c[k] for name, c in chunk.records.items() if name != "finite"}
+            self.rows.append({"step": self.step, **self.cost._asdict(), **row})
+
+    def latest(self, names: set[Any] | None = None) -> dict[str, Any]:
+        row = self.rows[-1]
+        return row if names is None else {name: row[name] for name in names}
+
+    def columns(self) -> dict[str, np.ndarray]:
+        return {name: np.stack([row[name] for row in self.rows]) for name in self.rows[0]}
+
+
+def _as_method(estimator: Any, optimizer: Any) -> Method:
+    if isinstance(estimator, Method):
+        if optimizer is not None:
+            raise SettingError("an nx.Method brings its own step rule; leave the optimizer out.")
+        return estimator
+    if not isinstance(estimator, AbstractEstimator):
+        raise SettingError(
+            f"the second argument must be an estimator such as nx.SMVR(); got {estimator!r}."
+        )
+    if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
+        raise SettingError(
+            "the third argument must be an Optax optimiser such as optax.sgd(0.1); "
+            f"got {optimizer!r}."
+        )
+    return Method(estimator, optimizer)
+
+
+def _steps(steps: int | None, samples: int | None, meter: Meter, begin: int, spent: Cost) -> int:
+    if (steps is None) == (samples is None):
+        raise SettingError("give either steps or samples, and not both.")
+    if steps is not None:
+        return steps
+    budget = check_count("samples", samples)
+    return _within(budget, meter, begin, spent)
+
+
+def _within(budget: int, meter: Meter, begin: int, spent: Cost) -> int:
+    """The most steps that a budget of samples pays for, the start included."""
+    low, high = 0, budget
+    while low < high:
+        middle = (low + high + 1) // 2
+        fits = meter.after(spent, begin, begin + middle).samples <= budget
+        low, high = (middle, high) if fits else (low, middle - 1)
+    if low == 0:
+        raise SettingError(
+            f"samples={budget} does not pay for one step: the start takes {spent.samples} and a "
+            f"step {meter.step.samples}. Raise samples, or lower batch_size or init_batch_size."
+        )
+    return low
+
+
+def _restored(compiled: Compiled, start: Carry) -> Any:
+    """The carry to continue from, with its structure if it came from a file; checked for fit."""
+    template = jax.eval_shape(compiled.start).carry
+    shapes = lambda tree: [(x.shape, x.dtype) for x in jax.tree.leaves(tree)]
+    if shapes(template) != shapes(start.lane):
+        raise SettingError(
+            "start= belongs to another problem, method or output: its arrays do not have the "
+            "shapes that this run needs."
+        )
+    return jax.tree.structure(template).unflatten(jax.tree.leaves(start.lane))
+
+
+def _stop_inside(
+    book: Book, chunk: Chunk, target_gap: float | None, patience: int | None, monitor: str | None
+) -> tuple[int, str | None]:
+    """How many strides of the chunk count, and the sentence if a rule ended the run there."""
+    if target_gap is not None:
+        hit = np.flatnonzero(chunk.records["gap"] <= target_gap)
+        if hit.size:
+            return int(hit[0]) + 1, f"The gap reached {target_gap:g}."
+    if patience is not None and monitor is not None:
+        seen = [row[monitor] for row in book.rows]
+        for k, value in enumerate(chunk.records[monitor], start=1):
+            seen.append(value)
+            if len(seen) - 1 - int(np.argmin(seen)) >= patience:
+                return k, f"No new best {monitor} in {patience} records."
+    return chunk.strides, None
+
+
+def _last_finite(compiled: Compiled, chunk: Chunk, bad: int) -> tuple[At, int, int]:
+    """The last finite state, found by replaying the stride in which the first bad value appeared."""
+    good = compiled.advance(chunk.before, bad, chunk.length).after if bad else chunk.before
+    low, high = 0, chunk.length  # after `low` steps all is finite, after `high` it is not
+    while high - low > 1:
+        middle = (low + high) // 2
+        finite = bool(compiled.advance(good, 1, middle).records["finite"][0])
+        low, high = (middle, high) if finite else (low, middle)
+    state = compiled.advance(good, 1, low).after if low else good
+    return state, good.step, good.step + chunk.length
+
+
+def _name_failure(compiled: Compiled, at: At, first: int, last: int) -> str:
+    """Which quantity became non-finite in the step after ``at``."""
+    run = compiled.run
+    problem, method = run.lane(())
+    carry = at.carry
+    if bool(trees.all_finite(carry)):
+        carry = compiled.advance(at, 1, 1).after.carry
+    trackers = method.estimator.trackers(carry.state)
+    finite = lambda tree: bool(trees.all_finite(tree))
+    what = "the gradient estimate"
+    if not finite(carry.w):
+        what = "the weights"
+    else:
+        for kind in ("value", "jac", "adjoint"):
+            for level, tracked in zip(problem.levels, getattr(trackers, kind) or (), strict=False):
+                if what == "the gradient estimate" and not finite(tracked):
+                    word = {"value": "value", "jac": "Jacobian", "adjoint": "adjoint"}[kind]
+                    what = f"the {word} of level {level.name!r}"
+    return (
+        f"{what[0].upper()}{what[1:]} became infinite or NaN at step {at.step + 1:,} (between the "
+        f"records of steps {first:,} and {last:,}); the result is the last finite state. Lower the "
+        "learning rate, enlarge the batch, give the level a project= or a smoother function."
+    )

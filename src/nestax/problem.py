@@ -1,0 +1,253 @@
+"""The chain F = f_K ∘ … ∘ f_1, its feasible set, and everything exact about it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, PyTree
+
+from nestax import trees
+from nestax.errors import ProblemError
+from nestax.jacobian import Jacobian
+from nestax.level import Level
+from nestax.trees import Shapes, shapes_of
+
+
+class Problem(eqx.Module):
+    """Minimise F(w) = f_K ∘ … ∘ f_1(w) + penalty(w) over a feasible set.
+
+    Args:
+        levels: the levels from the innermost, which sees w, to the outermost, which is a scalar.
+        w0: the starting weights, a tree of arrays of one floating-point dtype, or ``fn(key)``.
+        project: Euclidean projection of w onto the feasible set; None means unconstrained.
+        penalty: an exact smooth term ``fn(w)`` added to F.
+        exact: closed form ``fn(w)`` of f_K ∘ … ∘ f_1, where one is known; it replaces passes over
+            the population in records. ``nx.check`` compares it with the population.
+        optimum: the least value of F, where it is known; enables the column ``gap``.
+        metrics: further columns of the records, each ``fn(w)``, a scalar.
+    """
+
+    levels: tuple[Level, ...]
+    w0: PyTree
+    feasible: Callable[[PyTree], PyTree] | None
+    penalty: Callable[[PyTree], Array] | None
+    exact: Callable[[PyTree], Array] | None
+    optimum: Array | None
+    metrics: dict[str, Callable[[PyTree], Array]]
+
+    def __init__(
+        self,
+        levels: Sequence[Level],
+        w0: PyTree,
+        *,
+        project: Callable[[PyTree], PyTree] | None = None,
+        penalty: Callable[[PyTree], Array] | None = None,
+        exact: Callable[[PyTree], Array] | None = None,
+        optimum: float | Array | None = None,
+        metrics: Mapping[str, Callable[[PyTree], Array]] | None = None,
+    ):
+        levels = _named(levels)
+        self.w0 = w0 if callable(w0) else jax.tree.map(_as_weights, w0)
+        shape = shapes_of(jax.eval_shape(w0, jax.random.key(0)) if callable(w0) else self.w0)
+        dtype = _float_dtype(shape)
+        self.levels = _fit_together([trees.cast(level, dtype) for level in levels], shape)
+        self.feasible, self.penalty, self.exact = project, penalty, exact
+        self.optimum = None if optimum is None else jnp.asarray(optimum, dtype)
+        self.metrics = dict(metrics or {})
+
+    # What the chain looks like
+
+    @property
+    def shape(self) -> Shapes:
+        """The shapes of w."""
+        return self.levels[0].shape.inputs
+
+    @property
+    def dtype(self) -> Any:
+        return jnp.dtype(self.shape.leaves[0][1])
+
+    @property
+    def finite(self) -> bool:
+        """Whether every stochastic level has a population, so that F can be computed exactly."""
+        return all(level.source is None or level.source.size for level in self.levels)
+
+    def describe(self) -> str:
+        """The chain of shapes, one line a level."""
+        lines = [_line("w", None, self.shape)]
+        lines += [_line(level.name, level, level.shape.outputs) for level in self.levels]
+        return "\n".join(lines)
+
+    def start(self, key: Array) -> PyTree:
+        return self.w0(key) if callable(self.w0) else self.w0
+
+    def project(self, w: PyTree) -> PyTree:
+        return w if self.feasible is None else self.feasible(w)
+
+    # Copies with other numbers or other data
+
+    def with_args(self, **args: tuple[Any, ...]) -> "Problem":
+        """A copy in which the named levels have other ``args``; shapes must stay the same."""
+        cast = lambda values: trees.cast(tuple(map(jnp.asarray, values)), self.dtype)
+        return self._with_levels(args, lambda level, new: level.replace(args=cast(new)))
+
+    def with_data(self, **data: Any) -> "Problem":
+        """A copy in which the named levels draw from other data, for example held-out rows."""
+
+        def swap(level: Level, new: Any) -> Level:
+            return trees.cast(level.replace(data=new), self.dtype)
+
+        # Closed form and optimum belong to the old data.
+        changed = self._with_levels(data, swap)
+        return Problem(
+            changed.levels, self.w0, project=self.feasible, penalty=self.penalty,
+            metrics=self.metrics,
+        )  # fmt: skip
+
+    def _with_levels(self, changes: dict[str, Any], change: Any) -> "Problem":
+        unknown = set(changes) - {level.name for level in self.levels}
+        if unknown:
+            raise ProblemError(
+                f"no level is called {', '.join(sorted(unknown))}; the levels are "
+                f"{', '.join(level.name for level in self.levels)}."
+            )
+        levels = tuple(
+            change(level, changes[level.name]) if level.name in changes else level
+            for level in self.levels
+        )
+        return eqx.tree_at(lambda p: p.levels, self, levels)
+
+    # Everything exact: averages over the population, in parts of bounded size
+
+    def value(self, w: PyTree) -> Array:
+        """F(w)."""
+        inner = self.level_values(w)[-1] if self.exact is None else self.exact(w)
+        return inner if self.penalty is None else inner + self.penalty(w)
+
+    def value_and_grad(self, w: PyTree) -> tuple[Array, PyTree]:
+        """F(w) and ∇F(w)."""
+        if self.exact is not None:
+            return jax.value_and_grad(self.value)(w)
+        pulls, x = [], w
+        for level in self.levels:
+            x, pull = level.value_and_pull(x, self._population(level))
+            pulls.append(pull)
+        adjoint = jnp.ones_like(x)
+        for pull in reversed(pulls):
+            adjoint = pull(adjoint)
+        return self.add_penalty(w, x, adjoint)
+
+    def add_penalty(self, w: PyTree, value: Array, grad: PyTree) -> tuple[Array, PyTree]:
+        if self.penalty is None:
+            return value, grad
+        extra, extra_grad = jax.value_and_grad(self.penalty)(w)
+        return value + extra, jax.tree.map(jnp.add, grad, extra_grad)
+
+    def level_values(self, w: PyTree) -> list[PyTree]:
+        """f_1(w), f_2(f_1(w)), …, exact."""
+        values, x = [], w
+        for level in self.levels:
+            x = level.value(x, self._population(level))
+            values.append(x)
+        return values
+
+    def level_jacobians(self, w: PyTree) -> list[Jacobian]:
+        """The exact Jacobian of every level, at the exact value of the level before it."""
+        jacs, x = [], w
+        for level in self.levels:
+            x, jac = level.value_and_jac(x, self._population(level))
+            jacs.append(jac)
+        return jacs
+
+    def stationarity(self, w: PyTree, grad: PyTree) -> Array:
+        """‖∇F(w)‖, or the gradient mapping ‖w − Π(w − ∇F(w))‖ under a constraint."""
+        if self.feasible is None:
+            return trees.norm(grad)
+        return trees.norm(trees.subtract(w, self.project(trees.subtract(w, grad))))
+
+    @staticmethod
+    def _population(level: Level) -> Any:
+        return None if level.source is None else level.source.population()
+
+
+def _named(levels: Sequence[Level]) -> list[Level]:
+    if isinstance(levels, Level) or not levels or not all(isinstance(v, Level) for v in levels):
+        raise ProblemError("levels must be a list of at least one nx.Level, innermost first.")
+    named = [
+        level if level.name else level.replace(name=f"level {k}")
+        for k, level in enumerate(levels, start=1)
+    ]
+    names = [level.name for level in named]
+    if len(set(names)) < len(names):
+        raise ProblemError(f"level names must differ; got {', '.join(names)}.")
+    if all(level.deterministic for level in named):
+        raise ProblemError(
+            "no level has data, so there is nothing to sample: give at least one level data=..., "
+            "or minimise the function with Optax alone."
+        )
+    return named
+
+
+def _as_weights(x: Any) -> Array:
+    if str(getattr(x, "dtype", "")) == "float64" and not jax.config.jax_enable_x64:  # pyright: ignore[reportAttributeAccessIssue]
+        raise ProblemError(
+            "w0 is float64 but JAX computes in float32 here: pass w0.astype('float32'), or call "
+            "jax.config.update('jax_enable_x64', True) before anything else."
+        )
+    return jnp.asarray(x)
+
+
+def _float_dtype(shape: Shapes) -> Any:
+    dtypes = sorted({dtype for _, dtype in shape.leaves})
+    if len(dtypes) != 1 or not jnp.issubdtype(dtypes[0], jnp.floating):
+        raise ProblemError(
+            "w0 must hold floating-point numbers of one dtype; "
+            f"got {', '.join(dtypes) or 'no array'}. Write 1.0 for 1, or convert with .astype."
+        )
+    return dtypes[0]
+
+
+def _fit_together(levels: list[Level], shape: Shapes) -> tuple[Level, ...]:
+    """Binds every level to the output of the one before; refuses a chain that does not fit."""
+    lines, bound, x = [_line("w", None, shape)], [], shape
+    dtype = shape.leaves[0][1]
+
+    def refuse(level: Level, why: str) -> ProblemError:
+        chain = "\n".join([*lines, f"  {level.name:<12} <- does not fit"])
+        return ProblemError(f"level {level.name!r} {why}\nThe chain so far:\n{chain}")
+
+    for level in levels:
+        try:
+            level = level.bind(x.structs())
+        except Exception as error:
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+            raise refuse(level, f"cannot take the value before it: {reason}") from None
+        x = level.shape.outputs
+        wrong = sorted({d for _, d in x.leaves} - {dtype})
+        if wrong or not x.leaves:
+            raise refuse(
+                level,
+                f"returns {', '.join(wrong) or 'no array'} where w is {dtype}: every level must "
+                f"return {dtype}.",
+            )
+        lines.append(_line(level.name, level, x))
+        bound.append(level)
+    if x.treedef != jax.tree.structure(0) or x.leaves[0][0] != ():
+        raise ProblemError(
+            f"the last level, {bound[-1].name!r}, must return one scalar; it returns {x}.\n"
+            "The chain:\n" + "\n".join(lines)
+        )
+    return tuple(bound)
+
+
+def _line(name: str, level: Level | None, shape: Shapes) -> str:
+    if level is None:
+        note = "weights"
+    elif level.source is None:
+        note = "deterministic"
+    elif level.source.size is None:
+        note = "sampler"
+    else:
+        note = f"{level.source.size:,} rows"
+    return f"  {name:<12} {note:<14} {shape}"

@@ -1,0 +1,3 @@
+"""Ready problems, one family a file."""
+
+from nestax.problems.mean_deviation import mean_deviation as mean_deviation

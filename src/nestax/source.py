@@ -1,0 +1,308 @@
+"""Where draws come from. A draw is a pure function of (key, step): nothing is consumed."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int, PyTree
+
+from nestax.errors import ProblemError, check_setting, is_traced
+
+
+class Batch(eqx.Module):
+    """A stack of draws of one level: every leaf of ``draws`` has the batch as its leading axis.
+
+    index: the rows of the population that these draws are, where there is one.
+    weights: how much each draw counts, summing to one; None means equally.
+    """
+
+    draws: PyTree
+    index: PyTree = None
+    weights: Array | None = None
+
+    @property
+    def size(self) -> int:
+        return jax.tree.leaves(self.draws)[0].shape[0]
+
+    @property
+    def row_entries(self) -> int:
+        return sum(x.size // self.size for x in jax.tree.leaves(self.draws))
+
+    def part(self, start: Array | int, size: int) -> "Batch":
+        cut = lambda x: jax.lax.dynamic_slice_in_dim(x, start, size)
+        return Batch(
+            jax.tree.map(cut, self.draws), None, None if self.weights is None else cut(self.weights)
+        )
+
+
+class AbstractSource(eqx.Module):
+    """Something a level draws from.
+
+    size: how many rows the population has; None where there is no population.
+    cost: how many samples one draw counts as.
+    """
+
+    def draw(self, key: Array, step: Array, size: int) -> Batch:
+        """``size`` draws that belong to ``step``."""
+        raise NotImplementedError
+
+    def population(self) -> "Batch | Coupling":
+        """Every atom with its weight; anything with ``size``, ``weights`` and ``part``."""
+        raise NotImplementedError
+
+    def example(self) -> PyTree:
+        """The shapes of one draw."""
+        raise NotImplementedError
+
+    @property
+    def size(self) -> int | None:
+        return None
+
+    @property
+    def cost(self) -> int:
+        return 1
+
+
+class Population(AbstractSource):
+    """A finite population: a tree of arrays with a common leading axis, one row per member.
+
+    Args:
+        data: the rows. Floating-point leaves take the dtype of the weights w.
+        weights: probability of each row, any positive scale; None means equal.
+        replace: False walks through the population in a new random order every epoch, as in
+            mini-batch training (the rows that do not fill a batch sit out that epoch). Draws of
+            successive steps are then not independent, which the theory assumes.
+    """
+
+    data: PyTree
+    weights: Array | None
+    alias: tuple[Array, Array] | None
+    replace: bool = eqx.field(static=True)
+
+    def __init__(self, data: PyTree, *, weights: Any = None, replace: bool = True):
+        leaves = jax.tree.leaves(data)
+        if not leaves:
+            raise ProblemError("data holds no array: pass at least one array with one row a draw.")
+        data = jax.tree.map(_as_rows, data)
+        lengths = {x.shape[0] for x in jax.tree.leaves(data)}
+        if len(lengths) > 1:
+            raise ProblemError(
+                "the arrays of data must have one common leading axis, one row a draw; "
+                f"got lengths {sorted(lengths)}."
+            )
+        if lengths == {0}:
+            raise ProblemError("data is empty: it needs at least one row.")
+        for x in jax.tree.leaves(data):
+            _refuse_nonfinite(x)
+        self.data, self.replace = data, replace
+        self.weights = self.alias = None
+        if weights is not None:
+            if not replace:
+                raise ProblemError("row weights and replace=False cannot be combined.")
+            probability = np.asarray(weights, np.float64)
+            if probability.shape != (self.size,):
+                raise ProblemError(
+                    f"weights must be one number per row, shape ({self.size},); "
+                    f"got shape {probability.shape}."
+                )
+            check_setting("weights", probability, "positive and finite", _positive)
+            probability = probability / probability.sum()
+            self.weights = jnp.asarray(probability, jnp.result_type(float))
+            self.alias = _alias_table(probability)
+
+    def draw(self, key: Array, step: Array, size: int) -> Batch:
+        if not self.replace:
+            index = self._epoch_rows(key, step, size)
+        elif self.alias is None:
+            index = jax.random.randint(jax.random.fold_in(key, step), (size,), 0, self.size)
+        else:  # Walker's alias method: one row and one coin per draw
+            which, coin = jax.random.split(jax.random.fold_in(key, step))
+            index = jax.random.randint(which, (size,), 0, self.size)
+            accept, other = self.alias
+            index = jnp.where(jax.random.uniform(coin, (size,)) < accept[index], index, other[index])
+        return self.rows(index)
+
+    def _epoch_rows(self, key: Array, step: Array, size: int) -> Int[Array, " size"]:
+        per_epoch = self.size // size
+        if per_epoch == 0:
+            raise ProblemError(
+                f"a batch of {size} without replacement needs at least {size} rows; "
+                f"the population has {self.size}."
+            )
+        epoch, position = step // per_epoch, step % per_epoch
+        places = position * size + jnp.arange(size)
+        return shuffled(jax.random.fold_in(key, epoch), places, self.size)
+
+    def rows(self, index: Int[Array, " size"]) -> Batch:
+        # The index is in range by construction, so the gather needs no bounds handling.
+        take = lambda x: x.at[index].get(mode="promise_in_bounds")
+        return Batch(jax.tree.map(take, self.data), index)
+
+    def population(self) -> Batch:
+        return Batch(self.data, None, self.weights)
+
+    def example(self) -> PyTree:
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), self.data)
+
+    @property
+    def size(self) -> int:
+        return jax.tree.leaves(self.data)[0].shape[0]
+
+
+class Sampler(AbstractSource):
+    """A simulator: ``fn(key)`` returns one draw. There is no population, so no exact oracle."""
+
+    fn: Callable[[Array], PyTree]
+
+    def draw(self, key: Array, step: Array, size: int) -> Batch:
+        keys = jax.random.split(jax.random.fold_in(key, step), size)
+        return Batch(jax.vmap(self.fn)(keys))
+
+    def population(self) -> Batch:
+        raise ProblemError(
+            "a Sampler has no population, so nothing exact can be computed from it: leave exact "
+            "columns out of record=, or estimate F(w) with nx.evaluate(problem, w, draws=...)."
+        )
+
+    def example(self) -> PyTree:
+        return jax.eval_shape(self.fn, jax.random.key(0))
+
+
+class Groups(AbstractSource):
+    """Several populations of different sizes; one draw holds one member of each, as a tuple.
+
+    The members are drawn independently. Exact averages over the population assume that every
+    output of the level depends on the members of the groups separately (a sum of functions of one
+    member each, as for one entry per group): they run over a coupling of the groups that has the
+    right marginals and at most as many atoms as there are rows in all.
+    """
+
+    members: tuple[AbstractSource, ...]
+
+    def __init__(self, groups: Sequence[Any]):
+        self.members = tuple(as_source(group) for group in groups)
+        for number, member in enumerate(self.members):
+            if not isinstance(member, Population):
+                raise ProblemError(f"group {number} must be a population of rows.")
+            if member.weights is not None:
+                raise ProblemError(f"group {number} has row weights, which groups do not take.")
+        if not self.members:
+            raise ProblemError("Groups needs at least one group.")
+
+    def draw(self, key: Array, step: Array, size: int) -> Batch:
+        parts = [
+            member.draw(jax.random.fold_in(key, number), step, size)
+            for number, member in enumerate(self.members)
+        ]
+        return Batch(tuple(p.draws for p in parts), tuple(p.index for p in parts))
+
+    def population(self) -> "Coupling":
+        return Coupling(self.members)
+
+    def example(self) -> PyTree:
+        return tuple(member.example() for member in self.members)
+
+    @property
+    def size(self) -> int:
+        return sum(member.size for member in self.members)
+
+    @property
+    def cost(self) -> int:
+        return len(self.members)
+
+
+class Coupling:
+    """The comonotone coupling of uniform populations: at time t in [0, 1), row ⌊t·N_g⌋ of each."""
+
+    def __init__(self, members: tuple[Any, ...]):
+        sizes = [member.size for member in members]
+        common = math.lcm(*sizes)
+        ticks = sorted({k * (common // n) for n in sizes for k in range(n)} | {common})
+        starts = np.asarray(ticks[:-1], dtype=object)
+        self.members = members
+        self.index = [np.asarray(starts * n // common, np.int32) for n in sizes]
+        widths = np.asarray([(b - a) / common for a, b in zip(ticks, ticks[1:], strict=False)])
+        self.weights = None if len(set(sizes)) == 1 else jnp.asarray(widths)
+
+    @property
+    def size(self) -> int:
+        return len(self.index[0])
+
+    @property
+    def row_entries(self) -> int:
+        return sum(x.size for m in self.members for x in jax.tree.leaves(m.example()))
+
+    def part(self, start: Array | int, size: int) -> Batch:
+        cut = lambda x: jax.lax.dynamic_slice_in_dim(jnp.asarray(x), start, size)
+        rows = [m.rows(cut(i)).draws for m, i in zip(self.members, self.index, strict=True)]
+        return Batch(tuple(rows), None, None if self.weights is None else cut(self.weights))
+
+
+def as_source(data: Any) -> AbstractSource:
+    return data if isinstance(data, AbstractSource) else Population(data)
+
+
+def shuffled(key: Array, places: Int[Array, " size"], n: int) -> Int[Array, " size"]:
+    """Where a random permutation of 0..n-1 sends ``places``, without building the permutation.
+
+    A four-round Feistel network permutes the next power of four; places that land outside 0..n-1
+    are sent on until they land inside, which keeps it a permutation.
+    """
+    half = max(1, math.ceil(math.log2(max(n, 2)) / 2))
+    mask = jnp.uint32(2**half - 1)
+    round_keys = jax.random.bits(key, (4,), jnp.uint32)
+
+    def once(x: Array) -> Array:
+        left, right = x >> half, x & mask
+        for k in round_keys:
+            mixed = (right ^ k) * jnp.uint32(0x9E3779B1)
+            mixed = (mixed ^ (mixed >> 15)) * jnp.uint32(0x85EBCA77)
+            left, right = right, left ^ ((mixed ^ (mixed >> 13)) & mask)
+        return (left << half) | right
+
+    def walk(x: Array) -> Array:
+        return jnp.where(x >= n, once(x), x)
+
+    first = once(places.astype(jnp.uint32))
+    return jax.lax.while_loop(lambda x: jnp.any(x >= n), walk, first).astype(jnp.int32)
+
+
+def _alias_table(probability: np.ndarray) -> tuple[Array, Array]:
+    """Walker's table: row k is kept with probability accept[k], else replaced by other[k]."""
+    n = len(probability)
+    accept, other = probability * n, np.arange(n)
+    small, large = list(np.flatnonzero(accept < 1)), list(np.flatnonzero(accept >= 1))
+    while small and large:
+        low, high = small.pop(), large[-1]
+        other[low] = high
+        accept[high] -= 1 - accept[low]
+        if accept[high] < 1:
+            small.append(large.pop())
+    accept[small + large] = 1.0
+    return jnp.asarray(accept, jnp.result_type(float)), jnp.asarray(other, jnp.int32)
+
+
+def _as_rows(x: Any) -> Array:
+    x = jnp.asarray(x)
+    if x.ndim == 0:
+        raise ProblemError("data must be arrays with one row per draw; got a single number.")
+    return x
+
+
+def _positive(x: np.ndarray) -> np.ndarray:
+    return np.isfinite(x) & (x > 0)
+
+
+def _refuse_nonfinite(x: Array) -> None:
+    if is_traced(x) or not jnp.issubdtype(x.dtype, jnp.floating) or bool(jnp.isfinite(x).all()):
+        return
+    where = np.argwhere(~np.isfinite(np.asarray(x)))
+    place = ", ".join(f"{word} {k}" for word, k in zip(("row", "column"), where[0], strict=False))
+    raise ProblemError(
+        f"data has {len(where)} entries that are NaN or infinite, the first at {place}: "
+        "remove or fill them."
+    )

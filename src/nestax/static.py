@@ -1,0 +1,89 @@
+"""When two functions are the same function, for the purpose of compiling them once.
+
+``optax.sgd(0.1)`` and a lambda written in a loop are new objects each time, and a compilation cache
+that goes by identity compiles anew for each. Two Python functions behave alike when traced if they
+have the same code, defaults and closure, and if the globals they mention are the same objects (or
+equal numbers and strings). That is what is compared here; everything unknown goes by identity.
+"""
+
+import functools
+import types
+from typing import Any
+
+import jax
+import numpy as np
+
+_BY_VALUE = (int, float, complex, str, bytes, bool, type(None), np.dtype, np.generic)
+
+
+class Static:
+    """A tree without arrays, hashable by behaviour: fit to be a static argument of ``jax.jit``."""
+
+    def __init__(self, tree: Any):
+        leaves, self.treedef = jax.tree.flatten(tree)
+        self.tree = tree
+        self.key = (self.treedef, tuple(behaviour(leaf, ()) for leaf in leaves))
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Static) and self.key == other.key
+
+
+class Identity:
+    """Compares by identity, and keeps the object alive so that its address is not used again."""
+
+    def __init__(self, thing: Any):
+        self.thing = thing
+
+    def __hash__(self) -> int:
+        return id(self.thing)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Identity) and self.thing is other.thing
+
+
+def behaviour(thing: Any, seen: tuple[int, ...]) -> Any:
+    """A hashable key; equal keys mean equal behaviour under tracing."""
+    if id(thing) in seen:
+        return ("again", len(seen) - seen.index(id(thing)))
+    seen = (*seen, id(thing))
+    inside = functools.partial(behaviour, seen=seen)
+    if isinstance(thing, _BY_VALUE):
+        return (type(thing), thing)
+    if isinstance(thing, tuple | list):
+        return (type(thing), *map(inside, thing))
+    if isinstance(thing, dict):
+        return (dict, *((inside(k), inside(v)) for k, v in thing.items()))
+    if isinstance(thing, functools.partial):
+        return (functools.partial, *map(inside, (thing.func, thing.args, thing.keywords)))
+    if isinstance(thing, types.MethodType):
+        return (types.MethodType, inside(thing.__func__), inside(thing.__self__))
+    if isinstance(thing, types.FunctionType):
+        cells = [_cell(c) for c in thing.__closure__ or ()]
+        return (
+            thing.__code__,
+            inside(thing.__defaults__),
+            inside(thing.__kwdefaults__),
+            *map(inside, cells),
+            *(_global(thing.__globals__.get(name)) for name in _names(thing.__code__)),
+        )
+    return Identity(thing)
+
+
+def _cell(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not assigned yet: a function that refers to itself
+        return None
+
+
+def _names(code: types.CodeType) -> list[str]:
+    """Every global name that the code, or code nested in it, may read."""
+    nested = [n for c in code.co_consts if isinstance(c, types.CodeType) for n in _names(c)]
+    return [*code.co_names, *nested]
+
+
+def _global(thing: Any) -> Any:
+    return (type(thing), thing) if isinstance(thing, _BY_VALUE) else Identity(thing)

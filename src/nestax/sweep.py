@@ -1,0 +1,182 @@
+"""Many runs side by side: settings × seeds as lanes of one compiled loop."""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from nestax.cost import Meter
+from nestax.drive import Compiled, make_plan
+from nestax.errors import SettingError, check_count
+from nestax.estimator import Method
+from nestax.loop import Run
+from nestax.minimize import Book
+from nestax.problem import Problem
+from nestax.progress import progress_line
+from nestax.record import choose_columns
+from nestax.result import Status
+
+Settings = dict[str, np.ndarray]
+
+
+def grid(**values: Sequence[float]) -> Settings:
+    """Every combination of the given values, as columns; the last name varies fastest."""
+    for name, column in values.items():
+        if np.ndim(column) != 1 or len(column) == 0:
+            raise SettingError(f"grid: {name} must be a list of at least one number; got {column!r}.")
+    rows = list(itertools.product(*values.values()))
+    return {name: np.asarray([row[k] for row in rows], float) for k, name in enumerate(values)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Sweep:
+    """Result of ``sweep``: S settings × R seeds.
+
+    settings: one column of S numbers per name.
+    w: the last weights, with leading axes (S, R).
+    records: NumPy columns of shape (S, R, records); step and costs are the same in all lanes, so
+        they have shape (records,).
+    status: array (S, R) of ``Status``.
+    """
+
+    settings: Settings
+    w: PyTree
+    records: dict[str, np.ndarray]
+    status: np.ndarray
+
+    def best(self, column: str) -> dict[str, float]:
+        """The setting with the least mean over seeds of the last record; diverged lanes are infinite.
+
+        Besides the setting's numbers the dictionary holds ``mean``, ``std`` and ``index``.
+        """
+        if column not in self.records or self.records[column].ndim != 3:
+            lanes = [name for name, c in self.records.items() if c.ndim == 3]
+            raise SettingError(f"best: no column is called {column!r}; there are {', '.join(lanes)}.")
+        last = np.where(self.finite, self.records[column][:, :, -1], np.inf)
+        mean = last.mean(axis=1)
+        index = int(np.argmin(mean))
+        chosen = {name: float(values[index]) for name, values in self.settings.items()}
+        spread = float(last[index].std()) if np.isfinite(mean[index]) else float("nan")
+        return chosen | {"mean": float(mean[index]), "std": spread, "index": index}
+
+    @property
+    def finite(self) -> np.ndarray:
+        return self.status == Status.SUCCESS
+
+    def to_frame(self) -> Any:
+        """One row per setting, seed and record, as a pandas frame."""
+        try:
+            import pandas as pd
+        except ImportError:
+            raise ImportError("to_frame needs pandas: pip install pandas.") from None
+        shape = (*self.status.shape, len(self.records["step"]))
+        wide = lambda x, axis: np.broadcast_to(
+            np.asarray(x).reshape([-1 if k == axis else 1 for k in range(3)]), shape
+        ).ravel()
+        columns = {name: wide(values, 0) for name, values in self.settings.items()}
+        columns["seed"] = wide(np.arange(shape[1]), 1)
+        for name, column in self.records.items():
+            if column.ndim == 1:
+                columns[name] = wide(column, 2)
+            elif column.ndim == 3:
+                columns[name] = column.ravel()
+        return pd.DataFrame(columns)
+
+    def plot(self, path: str | Path | None = None, column: str = "exact_value") -> Any:
+        """Mean and band over seeds of one column against samples, a curve per setting."""
+        from nestax.figure import plot_sweep
+
+        return plot_sweep(self, column, path)
+
+
+def sweep(
+    problem: Problem,
+    build: Callable[[Any], Any],
+    *,
+    settings: Settings,
+    seeds: int | Sequence[int],
+    steps: int,
+    batch_size: int | dict[str, int] = 32,
+    init_batch_size: int | dict[str, int] | None = None,
+    record_every: int | None = None,
+    record: Sequence[str] | None = None,
+    progress: bool | None = None,
+) -> Sweep:
+    """Runs every setting with every seed, side by side, compiled once whatever the grid.
+
+    Lanes of equal seed see equal draws, so settings are compared on common randomness, and the data
+    is never copied per lane.
+
+    Args:
+        problem: the chain of levels.
+        build: from a setting ``s`` (attributes are the names in ``settings``) to
+            ``(estimator, optimizer)``, or to ``(problem, estimator, optimizer)`` to range over
+            numbers inside the levels through ``problem.with_args``.
+        settings: columns of equal length, usually ``nx.grid(...)``.
+        seeds: how many seeds, or a list of them.
+        steps, batch_size, init_batch_size, record_every, record, progress: as in ``minimize``.
+    """
+    steps = check_count("steps", steps)
+    seeds = list(range(check_count("seeds", seeds))) if np.ndim(seeds) == 0 else list(seeds)  # pyright: ignore[reportArgumentType]
+    lengths = {len(column) for column in settings.values()}
+    if len(lengths) != 1:
+        raise SettingError("settings must be columns of one length, for example from nx.grid(...).")
+    built = Built(build, problem)
+    # Building every setting here, with plain numbers, refuses a bad one before anything compiles.
+    each = [built({k: float(v[n]) for k, v in settings.items()})[1] for n in range(lengths.pop())]
+    stride = check_count("record_every", record_every or max(1, steps // 100))
+    sizes = {"batch_size": batch_size, "init_batch_size": init_batch_size}
+    columns = choose_columns(problem, record)
+    plan = make_plan(
+        problem, each[0].estimator, **sizes, stride=min(stride, steps), columns=columns,
+        seeds=len(seeds),
+    )  # fmt: skip
+    estimator = each[0].estimator.defaults(problem, steps, plan.sizes)
+    meter = Meter(problem, estimator, plan.sizes, plan.first_sizes)
+    keys = jax.vmap(jax.random.key)(jnp.asarray(seeds))
+    arrays = {name: jnp.asarray(v, problem.dtype) for name, v in settings.items()}
+    compiled = Compiled(Run(problem, built, arrays, keys, jnp.asarray(steps), plan))
+    at = compiled.start()
+    first = compiled.observe(at.carry)
+    finite = first["finite"]
+    book = Book(meter, 0, meter.start, first | {"finite": True})
+    with progress_line(steps, progress) as show:
+        for chunk in compiled.chunks(at, steps, stride):
+            book.add(chunk, chunk.strides)
+            at = chunk.after
+            show(at.step)
+            finite = finite & chunk.records["finite"][-1]
+    status = np.where(finite, Status.SUCCESS, Status.NONFINITE)
+    records = {
+        name: np.moveaxis(column, 0, 2) if column.ndim > 1 else column
+        for name, column in book.columns().items()
+    }
+    return Sweep(settings, at.carry.w, records, status)
+
+
+class Built(eqx.Module):
+    """Turns what the user's ``build`` returns into a problem and a method."""
+
+    build: Callable[[Any], Any]
+    problem: Problem
+
+    def __call__(self, setting: dict[str, Any]) -> tuple[Problem, Method]:
+        out = self.build(SimpleNamespace(**setting))
+        if isinstance(out, Method):
+            return self.problem, out
+        if isinstance(out, tuple) and len(out) == 2:
+            return self.problem, Method(*out)
+        if isinstance(out, tuple) and len(out) == 3:
+            return out[0], Method(*out[1:])
+        raise SettingError(
+            "build must return (estimator, optimizer) or (problem, estimator, optimizer); "
+            f"got {type(out).__name__}."
+        )

@@ -1,0 +1,55 @@
+"""The update rules, as pure functions on trees. Values and Jacobians are tracked by the same line."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, PyTree
+
+from nestax.errors import SettingError
+
+Setting = Array | float | Callable[..., Any]
+
+
+def storm(new: PyTree, keep: Array, tracked: PyTree, old: PyTree) -> PyTree:
+    """STORM: ``g(x_t;ξ) + keep·(tracked − g(x_{t−1};ξ))``, the same draw ξ at both points.
+
+    Exact for ever, for every ``keep``, if g carries no noise and the start was exact.
+    Reference: Cutkosky and Orabona, NeurIPS 2019.
+    """
+    return jax.tree.map(lambda n, t, o: n + keep * (t - o), new, tracked, old)
+
+
+class Schedule(eqx.Module):
+    """A schedule ``fn(count, horizon)`` with its horizon filled in; the horizon is a leaf."""
+
+    fn: Callable[[Array, Array], Array]
+    horizon: Array
+
+    def __call__(self, count: Array) -> Array:
+        return self.fn(count, self.horizon)
+
+
+def as_setting(value: Any) -> Any:
+    """A number as an array leaf, so that changing it never compiles again; a schedule as it is."""
+    return value if value is None or callable(value) else jnp.asarray(value)
+
+
+def at(setting: Any, count: Array) -> Array:
+    """The value of a setting at the estimator's own count: settings are numbers or schedules."""
+    return setting(count) if callable(setting) else setting
+
+
+def per_level(setting: Any, i: int, levels: int) -> Array:
+    """The entry of level ``i`` of a setting that is one number for all levels or one per level."""
+    setting = jnp.asarray(setting)
+    if setting.ndim == 0:
+        return setting
+    if setting.shape != (levels,):
+        raise SettingError(
+            "a setting per level needs one number per level; "
+            f"got {setting.shape[0]} for {levels} levels."
+        )
+    return setting[i]

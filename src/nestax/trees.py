@@ -1,0 +1,91 @@
+"""Small functions on trees of arrays that Optax does not have."""
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PyTree
+
+
+class Shapes(NamedTuple):
+    """The structure, shapes and dtypes of a tree of arrays: hashable, so it can be static."""
+
+    treedef: Any
+    leaves: tuple[tuple[tuple[int, ...], str], ...]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(math.prod(shape) for shape, _ in self.leaves)
+
+    @property
+    def size(self) -> int:
+        return sum(self.sizes)
+
+    def structs(self) -> PyTree:
+        """The tree of ``jax.ShapeDtypeStruct`` that this describes."""
+        return self.treedef.unflatten([jax.ShapeDtypeStruct(s, d) for s, d in self.leaves])
+
+    def __str__(self) -> str:
+        def one(leaf: tuple[tuple[int, ...], str]) -> str:
+            shape, dtype = leaf
+            return f"{dtype}[{','.join(map(str, shape))}]"
+
+        words = [Words(one(leaf)) for leaf in self.leaves]
+        return str(self.treedef.unflatten(words)).replace("'", "")
+
+
+class Words(str):
+    """A string whose ``repr`` has no quotes, so that trees of shapes print cleanly."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def shapes_of(tree: PyTree) -> Shapes:
+    leaves, treedef = jax.tree.flatten(tree)
+    return Shapes(treedef, tuple((tuple(x.shape), str(x.dtype)) for x in leaves))
+
+
+def norm(tree: PyTree) -> Array:
+    """Euclidean norm of all entries together."""
+    return jnp.sqrt(square(tree))
+
+
+def square(tree: PyTree) -> Array:
+    """Sum of the squares of all entries."""
+    return sum((jnp.vdot(x, x) for x in jax.tree.leaves(tree)), start=jnp.zeros(()))
+
+
+def subtract(a: PyTree, b: PyTree) -> PyTree:
+    return jax.tree.map(jnp.subtract, a, b)
+
+
+def inner(a: PyTree, b: PyTree) -> Array:
+    """Euclidean inner product of two trees of equal structure."""
+    return sum(jax.tree.leaves(jax.tree.map(jnp.vdot, a, b)), start=jnp.zeros(()))
+
+
+def scale(factor: Array, tree: PyTree) -> PyTree:
+    return jax.tree.map(lambda x: factor * x, tree)
+
+
+def cast(tree: PyTree, dtype: Any) -> PyTree:
+    """Every floating-point array as ``dtype``; everything else untouched."""
+
+    def one(x: Any) -> Any:
+        floating = hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.floating)
+        return jnp.asarray(x, dtype) if floating else x
+
+    return jax.tree.map(one, tree)
+
+
+def all_finite(tree: PyTree) -> Array:
+    """Whether every floating-point entry is finite."""
+    floats = [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.inexact)]
+    return jnp.all(jnp.asarray([jnp.all(jnp.isfinite(x)) for x in floats] or [True]))
+
+
+def is_array(x: Any) -> bool:
+    return isinstance(x, jax.Array | np.ndarray)
