@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from nestax import problems as problems
     from nestax import projections as projections
     from nestax import testing as testing
-    from nestax.check import check as check
+    from nestax.checking import check as check
     from nestax.errors import ProblemError as ProblemError
     from nestax.errors import SettingError as SettingError
     from nestax.estimator import AbstractEstimator as AbstractEstimator
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from nestax.estimators import ProductSMVR as ProductSMVR
     from nestax.estimators import SMVR as SMVR
     from nestax.estimators import SnapshotSMVR as SnapshotSMVR
-    from nestax.evaluate import evaluate as evaluate
+    from nestax.evaluating import evaluate as evaluate
     from nestax.level import Level as Level
     from nestax.loop import draw_batches as draw_batches
-    from nestax.minimize import minimize as minimize
+    from nestax.minimizing import minimize as minimize
     from nestax.problem import Problem as Problem
     from nestax.record import COLUMNS as COLUMNS
     from nestax.result import Result as Result
@@ -37,19 +37,20 @@ if TYPE_CHECKING:
     from nestax.source import Groups as Groups
     from nestax.source import Population as Population
     from nestax.source import Sampler as Sampler
-    from nestax.sweep import grid as grid
-    from nestax.sweep import sweep as sweep
+    from nestax.sweeping import grid as grid
+    from nestax.sweeping import sweep as sweep
 
 _MODULES = ("datasets", "problems", "projections", "testing")
+# No module may have the name of a function here: importing it would take the name.
 _HOMES = {
-    "check": "check", "ProblemError": "errors", "SettingError": "errors",
+    "check": "checking", "ProblemError": "errors", "SettingError": "errors",
     "AbstractEstimator": "estimator", "Estimate": "estimator", "Method": "estimator",
     "AdjointSMVR": "estimators", "Exact": "estimators", "Plain": "estimators",
     "ProductSMVR": "estimators", "SMVR": "estimators", "SnapshotSMVR": "estimators",
-    "evaluate": "evaluate", "Level": "level", "draw_batches": "loop", "minimize": "minimize",
+    "evaluate": "evaluating", "Level": "level", "draw_batches": "loop", "minimize": "minimizing",
     "Problem": "problem", "COLUMNS": "record", "Result": "result", "Status": "result",
     "load": "result", "Groups": "source", "Population": "source", "Sampler": "source",
-    "grid": "sweep", "sweep": "sweep",
+    "grid": "sweeping", "sweep": "sweeping",
 }  # fmt: skip
 
 __all__ = sorted([*_MODULES, *_HOMES])  # pyright: ignore[reportUnsupportedDunderAll]

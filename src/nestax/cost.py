@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from nestax.errors import SettingError, check_count
 from nestax.estimator import AbstractEstimator, Calls
 from nestax.problem import Problem
 
@@ -50,6 +51,24 @@ class Meter:
         refreshes = 0 if self.period is None else end // self.period - begin // self.period
         return cost.plus(refreshes, self.refresh).plus(end - begin - refreshes, self.step)
 
+    def steps(self, steps: int | None, samples: int | None, begin: int, spent: Cost) -> int:
+        """The number of steps asked for, or the most that a budget of samples pays for."""
+        if (steps is None) == (samples is None):
+            raise SettingError("give either steps or samples, and not both.")
+        if steps is not None:
+            return check_count("steps", steps)
+        budget = check_count("samples", samples)
+        low, high = 0, budget
+        while low < high:
+            middle = (low + high + 1) // 2
+            fits = self.after(spent, begin, begin + middle).samples <= budget
+            low, high = (middle, high) if fits else (low, middle - 1)
+        if low == 0:
+            raise SettingError(
+                f"samples={budget} does not pay for one step: the start takes {spent.samples} and a "
+                f"step {self.step.samples}. Raise samples, or lower batch_size or init_batch_size."
+            )
+        return low
 
 
 def _cost(draws: int, passes: dict[str, Calls]) -> Cost:

@@ -84,7 +84,7 @@ class Result:
             "status": self.status.name, "message": self.message, "step": self.carry.step,
             "cost": self.carry.cost, "tree": _tree_as_json(jax.tree.map(lambda _: "leaf", self.w)),
         }  # fmt: skip
-        contiguous = {k: np.ascontiguousarray(v) for k, v in tensors.items()}
+        contiguous = {k: np.array(v, order="C") for k, v in tensors.items()}
         save_file(contiguous, str(path), metadata={"nestax": json.dumps(about)})
 
 

@@ -18,7 +18,7 @@ from nestax.drive import Compiled, make_plan
 from nestax.errors import SettingError, check_count
 from nestax.estimator import Method
 from nestax.loop import Run
-from nestax.minimize import Book
+from nestax.minimizing import Book
 from nestax.problem import Problem
 from nestax.progress import progress_line
 from nestax.record import choose_columns
@@ -103,7 +103,8 @@ def sweep(
     *,
     settings: Settings,
     seeds: int | Sequence[int],
-    steps: int,
+    steps: int | None = None,
+    samples: int | None = None,
     batch_size: int | dict[str, int] = 32,
     init_batch_size: int | dict[str, int] | None = None,
     record_every: int | None = None,
@@ -122,9 +123,9 @@ def sweep(
             numbers inside the levels through ``problem.with_args``.
         settings: columns of equal length, usually ``nx.grid(...)``.
         seeds: how many seeds, or a list of them.
-        steps, batch_size, init_batch_size, record_every, record, progress: as in ``minimize``.
+        steps, samples, batch_size, init_batch_size, record_every, record, progress: as in
+            ``minimize``; a budget of samples is per lane.
     """
-    steps = check_count("steps", steps)
     seeds = list(range(check_count("seeds", seeds))) if np.ndim(seeds) == 0 else list(seeds)  # pyright: ignore[reportArgumentType]
     lengths = {len(column) for column in settings.values()}
     if len(lengths) != 1:
@@ -132,15 +133,14 @@ def sweep(
     built = Built(build, problem)
     # Building every setting here, with plain numbers, refuses a bad one before anything compiles.
     each = [built({k: float(v[n]) for k, v in settings.items()})[1] for n in range(lengths.pop())]
-    stride = check_count("record_every", record_every or max(1, steps // 100))
-    sizes = {"batch_size": batch_size, "init_batch_size": init_batch_size}
     columns = choose_columns(problem, record)
-    plan = make_plan(
-        problem, each[0].estimator, **sizes, stride=min(stride, steps), columns=columns,
-        seeds=len(seeds),
-    )  # fmt: skip
-    estimator = each[0].estimator.defaults(problem, steps, plan.sizes)
+    facts = {"batch_size": batch_size, "init_batch_size": init_batch_size, "columns": columns}
+    plan = make_plan(problem, each[0].estimator, stride=1, **facts)
+    estimator = each[0].estimator.defaults(problem, steps or 1, plan.sizes)
     meter = Meter(problem, estimator, plan.sizes, plan.first_sizes)
+    steps = meter.steps(steps, samples, 0, meter.start)
+    stride = min(steps, check_count("record_every", record_every or max(1, steps // 100)))
+    plan = make_plan(problem, estimator, stride=stride, seeds=len(seeds), **facts)
     keys = jax.vmap(jax.random.key)(jnp.asarray(seeds))
     arrays = {name: jnp.asarray(v, problem.dtype) for name, v in settings.items()}
     compiled = Compiled(Run(problem, built, arrays, keys, jnp.asarray(steps), plan))

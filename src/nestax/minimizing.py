@@ -76,8 +76,6 @@ def minimize(
     columns = choose_columns(problem, record)
     if target_gap is not None and "gap" not in columns:
         columns = choose_columns(problem, (*columns, "gap"))
-    if steps is not None:
-        steps = check_count("steps", steps)
     sized = make_plan(
         problem, method.estimator, batch_size=batch_size, init_batch_size=init_batch_size,
         stride=1, columns=columns,
@@ -86,7 +84,7 @@ def minimize(
     meter = Meter(problem, filled, sized.sizes, sized.first_sizes)
     begin = At(None, 0) if start is None else At(start.lane, start.step)
     spent = meter.start if start is None else start.cost
-    steps = _steps(steps, samples, meter, begin.step, spent)
+    steps = meter.steps(steps, samples, begin.step, spent)
     stride = check_count("record_every", record_every or max(1, steps // 100))
     plan = make_plan(
         problem, filled, batch_size=batch_size, init_batch_size=init_batch_size,
@@ -185,30 +183,6 @@ def _as_method(estimator: Any, optimizer: Any) -> Method:
             f"got {optimizer!r}."
         )
     return Method(estimator, optimizer)
-
-
-def _steps(steps: int | None, samples: int | None, meter: Meter, begin: int, spent: Cost) -> int:
-    if (steps is None) == (samples is None):
-        raise SettingError("give either steps or samples, and not both.")
-    if steps is not None:
-        return steps
-    budget = check_count("samples", samples)
-    return _within(budget, meter, begin, spent)
-
-
-def _within(budget: int, meter: Meter, begin: int, spent: Cost) -> int:
-    """The most steps that a budget of samples pays for, the start included."""
-    low, high = 0, budget
-    while low < high:
-        middle = (low + high + 1) // 2
-        fits = meter.after(spent, begin, begin + middle).samples <= budget
-        low, high = (middle, high) if fits else (low, middle - 1)
-    if low == 0:
-        raise SettingError(
-            f"samples={budget} does not pay for one step: the start takes {spent.samples} and a "
-            f"step {meter.step.samples}. Raise samples, or lower batch_size or init_batch_size."
-        )
-    return low
 
 
 def _restored(compiled: Compiled, start: Carry) -> Any:

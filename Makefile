@@ -1,0 +1,46 @@
+# Two commands set everything up: `make demo` and `make test`. Only Python and git are needed.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help demo test test-slow lint types bench bench-torch clean
+help:
+	@echo "make demo        solve a portfolio on made-up returns; leaves demo/portfolio.png and a table"
+	@echo "make test        all tests but the slow ones"
+	@echo "make test-slow   the slow ones"
+	@echo "make lint types  style, format and types"
+	@echo "make bench       the speed tables (bench-torch installs PyTorch for one row of them)"
+
+$(READY): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(BIN)/python -m pip install --quiet --editable ".[plot]" --group dev
+	touch $(READY)
+
+demo: $(READY)
+	$(BIN)/nestax demo --out demo
+
+test: $(READY)
+	$(BIN)/python -m pytest -m "not slow" -n 2
+
+test-slow: $(READY)
+	$(BIN)/python -m pytest -m slow
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY)
+	$(BIN)/basedpyright
+
+bench: $(READY)
+	$(BIN)/python benchmarks/bench.py
+
+bench-torch: $(READY)
+	test -x .venv-torch/bin/python || $(PYTHON) -m venv .venv-torch
+	.venv-torch/bin/python -m pip install --quiet torch==2.13.0 numpy
+	NESTAX_TORCH_PYTHON=.venv-torch/bin/python $(BIN)/python benchmarks/bench.py single
+
+clean:
+	rm -rf $(VENV) .venv-torch demo dist

@@ -1,0 +1,178 @@
+"""Looks at a problem before it is run: derivatives, ranges, noise, and a batch size to begin with."""
+
+import dataclasses
+import math
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, PyTree
+
+from nestax import trees
+from nestax.errors import check_count
+from nestax.level import Level
+from nestax.loop import draw_batches
+from nestax.problem import Problem
+
+
+@dataclasses.dataclass(frozen=True)
+class LevelCheck:
+    """What was found at one level.
+
+    gradient_error: largest relative distance between the derivative along a random direction and
+        central differences.
+    range_violation: how far the exact value lies outside the set that ``project`` claims holds it.
+    noise: standard deviation of one draw's value, over the size of the exact value.
+    jac_noise: the same for the derivative along a random direction.
+    """
+
+    name: str
+    gradient_error: float
+    range_violation: float
+    noise: float
+    jac_noise: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """Result of ``check``; print it.
+
+    exact_error: relative distance of the closed form ``exact=`` from the population, if given.
+    batch_size: where the noise of a plain gradient is as large as the gradient itself, to the next
+        power of two and at most 1,024. Methods with memory do well with less, plain ones need more.
+    problems: sentences about what is wrong; empty if nothing is.
+    """
+
+    levels: tuple[LevelCheck, ...]
+    exact_error: float | None
+    batch_size: int
+    problems: tuple[str, ...]
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+    def __str__(self) -> str:
+        head = f"{'level':<14}{'gradient error':>16}{'outside range':>16}{'noise':>12}{'Jacobian noise':>16}"
+        rows = [
+            f"{c.name:<14}{c.gradient_error:>16.1e}{c.range_violation:>16.1e}"
+            f"{c.noise:>12.3g}{c.jac_noise:>16.3g}"
+            for c in self.levels
+        ]
+        lines = [head, *rows, f"suggested batch size: {self.batch_size}"]
+        if self.exact_error is not None:
+            lines.append(f"closed form against the population: {self.exact_error:.1e}")
+        lines += [f"! {sentence}" for sentence in self.problems] or ["no problem found"]
+        return "\n".join(lines)
+
+
+def check(problem: Problem, *, w: PyTree = None, draws: int = 512, seed: int = 0) -> Report:
+    """Checks every level at ``w`` (by default the start), along the chain of batch means.
+
+    Args:
+        problem: the problem.
+        w: weights to check at; a point with no symmetry finds more than the start does.
+        draws: how many draws per level to look at.
+        seed: for draws and directions.
+    """
+    draws = check_count("draws", draws)
+    key = jax.random.key(seed)
+    w = problem.start(key) if w is None else w
+    batches = draw_batches(problem, ("value",), key, 0, (draws,) * len(problem.levels))
+    findings, sentences, x = [], [], w
+    epsilon = float(jnp.finfo(problem.dtype).eps)
+    for i, (level, batch) in enumerate(zip(problem.levels, batches, strict=True)):
+        found, value = eqx.filter_jit(_look)(level, x, batch["value"], jax.random.fold_in(key, i))
+        one = LevelCheck(level.name, **{k: float(v) for k, v in found.items()})
+        findings.append(one)
+        if not one.gradient_error < 10 * epsilon ** (1 / 3):
+            sentences.append(
+                f"level {level.name!r}: its derivative differs from finite differences by "
+                f"{one.gradient_error:.1e}; is it smooth there, or has it a derivative of its own?"
+            )
+        if not one.range_violation <= 1e3 * epsilon:
+            sentences.append(
+                f"level {level.name!r}: its value lies {one.range_violation:.1e} outside the set that "
+                "project= names, so the projection would bias it."
+            )
+        x = level.project(value)
+    exact_error = None
+    if problem.exact is not None and problem.finite:
+        exact_error = float(eqx.filter_jit(_exact_error)(problem, w))
+        if not exact_error < 1e3 * epsilon:
+            sentences.append(
+                f"exact= differs from the population by {exact_error:.1e}, relative to it."
+            )
+    scale = float(eqx.filter_jit(_noise_scale)(problem, w, batches))
+    batch_size = 2 ** math.ceil(math.log2(min(max(scale, 1.0), 1024.0))) if scale == scale else 1
+    return Report(tuple(findings), exact_error, batch_size, tuple(sentences))
+
+
+def _look(level: Level, x: PyTree, batch: Any, key: Array) -> tuple[dict[str, Array], PyTree]:
+    value = level.value(x, batch)
+    flat, unravel = ravel_pytree(x)
+    direction = jax.random.normal(key, flat.shape, flat.dtype)
+    direction = direction / jnp.linalg.norm(direction)
+    at = lambda t: ravel_pytree(level.value(unravel(flat + t * direction), batch))[0]
+    reach = jnp.maximum(jnp.linalg.norm(flat), 1.0)
+    small = jnp.finfo(flat.dtype).eps ** (1 / 3) * reach
+    slope = jax.jvp(at, (jnp.zeros((), flat.dtype),), (jnp.ones((), flat.dtype),))[1]
+    difference = (at(small) - at(-small)) / (2 * small)
+    size = jnp.maximum(jnp.linalg.norm(slope), jnp.linalg.norm(ravel_pytree(value)[0]) / reach)
+    found = {
+        "gradient_error": jnp.linalg.norm(slope - difference) / jnp.maximum(size, 1e-30),
+        "range_violation": trees.norm(trees.subtract(value, level.project(value)))
+        / jnp.maximum(trees.norm(value), 1.0),
+        "noise": jnp.zeros(()),
+        "jac_noise": jnp.zeros(()),
+    }
+    if batch is not None and not level.batched:
+        one = lambda k: ravel_pytree(level.value(x, batch.part(k, 1)))[0]
+        push = lambda k: jax.jvp(
+            lambda t: ravel_pytree(level.value(unravel(flat + t * direction), batch.part(k, 1)))[0],
+            (jnp.zeros((), flat.dtype),),
+            (jnp.ones((), flat.dtype),),
+        )[1]
+        found["noise"] = _spread(jax.vmap(one)(jnp.arange(batch.size)))
+        found["jac_noise"] = _spread(jax.vmap(push)(jnp.arange(batch.size)))
+    return found, value
+
+
+def _spread(rows: Array) -> Array:
+    """Root mean square deviation of the rows, over the size of their mean."""
+    mean = rows.mean(axis=0)
+    return jnp.sqrt(jnp.sum(jnp.var(rows, axis=0))) / jnp.maximum(jnp.linalg.norm(mean), 1e-30)
+
+
+def _exact_error(problem: Problem, w: PyTree) -> Array:
+    population, closed = problem.level_values(w)[-1], problem.exact(w)  # pyright: ignore[reportOptionalCall]
+    return jnp.abs(population - closed) / jnp.maximum(jnp.abs(population), 1e-30)
+
+
+def _noise_scale(problem: Problem, w: PyTree, batches: Any) -> Array:
+    """tr Cov(plain gradient of single draws) / ‖gradient‖², along the chain of batch means."""
+    inputs, pulls, x = [], [], w
+    for level, batch in zip(problem.levels, batches, strict=True):
+        inputs.append(x)
+        x, pull = level.value_and_pull(x, batch["value"])
+        x = level.project(x)
+        pulls.append(pull)
+    count = max(b["value"].size for b in batches if b["value"] is not None)
+
+    def single(k: Array) -> Array:
+        """The gradient with level values at their means and one draw in every Jacobian."""
+        adjoint = jnp.ones_like(x)
+        for level, batch, at in reversed(list(zip(problem.levels, batches, inputs, strict=True))):
+            draw = None if batch["value"] is None else batch["value"].part(k, 1)
+            adjoint = level.value_and_pull(at, draw)[1](adjoint)
+        return ravel_pytree(adjoint)[0]
+
+    gradient = jnp.ones_like(x)
+    for pull in reversed(pulls):
+        gradient = pull(gradient)
+    each = jax.lax.map(single, jnp.arange(min(count, 256)), batch_size=64)
+    total = jnp.sum(jnp.var(each, axis=0))
+    return total / jnp.maximum(trees.square(gradient), np.finfo(np.float32).tiny)

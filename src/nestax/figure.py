@@ -1,0 +1,98 @@
+"""Figures of runs and sweeps: value and gradient norm against samples."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+#: Okabe and Ito's colours, told apart with any kind of colour vision.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+DASHES = ("-", "--", ":", "-.")
+NAMES = {
+    "value": "tracked value of F(w)",
+    "exact_value": "F(w)",
+    "gap": "F(w) − F*",
+    "grad_norm": "gradient norm, or gradient mapping",
+}
+
+
+def _pyplot() -> Any:
+    try:
+        import matplotlib.pyplot as plt
+    except ImportError:
+        raise ImportError("figures need matplotlib: pip install 'nestax[plot]'.") from None
+    return plt
+
+
+def plot_run(records: dict[str, np.ndarray], path: str | Path | None) -> Any:
+    """Left: the value, or the gap where the optimum is known. Right: the gradient norm."""
+    left = [name for name in ("gap", "exact_value", "value") if name in records]
+    left = left[:1] if left[:1] == ["gap"] else left
+    panels = [left] + ([["grad_norm"]] if "grad_norm" in records else [])
+    plt = _pyplot()
+    figure, axes = plt.subplots(
+        1, len(panels), figsize=(5 * len(panels), 3.6), layout="constrained", squeeze=False
+    )
+    for axis, names in zip(axes[0], panels, strict=True):
+        for name, colour in zip(names, COLOURS, strict=False):
+            axis.plot(records["samples"], records[name], color=colour, label=NAMES[name])
+        _finish(axis, names, [records[name] for name in names])
+        if len(names) > 1:
+            axis.legend(frameon=False)
+    return _saved(figure, path)
+
+
+def plot_sweep(sweep: Any, column: str, path: str | Path | None) -> Any:
+    """Mean and band (one standard deviation over seeds) for the best settings."""
+    curves = sweep.records[column]
+    order = np.argsort(np.where(sweep.finite, curves[:, :, -1], np.inf).mean(axis=1))[: len(COLOURS)]
+    labels = [
+        ", ".join(f"{name} {values[index]:g}" for name, values in sweep.settings.items())
+        for index in order
+    ]
+    lanes = [curves[index] for index in order]
+    return plot_curves(sweep.records["samples"], dict(zip(labels, lanes, strict=True)), column, path)
+
+
+def plot_curves(
+    samples: Any, curves: dict[str, np.ndarray], column: str, path: str | Path | None = None
+) -> Any:
+    """One curve per label: mean over seeds (the first axis) with a band of one deviation.
+
+    ``samples`` is one axis for all curves, or a dictionary with one each.
+    """
+    plt = _pyplot()
+    figure, axis = plt.subplots(figsize=(7, 4.2), layout="constrained")
+    for number, (label, lanes) in enumerate(curves.items()):
+        colour, dash = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
+        x = samples[label] if isinstance(samples, dict) else samples
+        mean, spread = lanes.mean(axis=0), lanes.std(axis=0)
+        axis.plot(x, mean, color=colour, ls=dash, label=label)
+        low = np.maximum(mean - spread, lanes.min(axis=0))
+        axis.fill_between(x, low, mean + spread, color=colour, alpha=0.15, lw=0)
+    _finish(axis, [column], list(curves.values()))
+    axis.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return _saved(figure, path)
+
+
+def _finish(axis: Any, names: list[str], data: list[np.ndarray]) -> None:
+    axis.set_xlabel("samples drawn, all levels")
+    axis.set_ylabel(NAMES.get(names[0], names[0]) if len(names) == 1 else "value")
+    if names[0] in ("gap", "grad_norm") and all(np.all(d > 0) for d in data):
+        axis.set_yscale("log")
+    axis.xaxis.set_major_formatter(lambda x, _: _thousands(x))
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.grid(alpha=0.25)
+
+
+def _thousands(x: float) -> str:
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(x) >= size:
+            return f"{x / size:g}{letter}"
+    return f"{x:g}"
+
+
+def _saved(figure: Any, path: str | Path | None) -> Any:
+    if path is not None:
+        figure.savefig(path, dpi=150)
+    return figure
