@@ -207,15 +207,16 @@ def draw_batches(
     problem: Problem, passes: Any, key: Array, step: Array | int, sizes: tuple[int, ...]
 ) -> Batches:
     """The batches of one step, independent across levels and passes."""
-    batches = []
-    for i, (level, size) in enumerate(zip(problem.levels, sizes, strict=True)):
-        batch: dict[str, Any] = {}
-        for k, name in enumerate(passes):
-            pass_key = jax.random.fold_in(jax.random.fold_in(key, i), k)
-            source = level.source
-            batch[name] = None if source is None else source.draw(pass_key, jnp.asarray(step), size)
-        batches.append(batch)
-    return tuple(batches)
+    pairs = [(level, name) for level in range(len(problem.levels)) for name in passes]
+    keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jnp.arange(len(pairs)))
+    batches: tuple[dict[str, Any], ...] = tuple({} for _ in problem.levels)
+    for n, (i, name) in enumerate(pairs):
+        source = problem.levels[i].source
+        if source is None:
+            batches[i][name] = None
+        else:
+            batches[i][name] = source.draw(keys[n], jnp.asarray(step), sizes[i])
+    return batches
 
 
 def _draw_block(run: Run, first: Array) -> Batches:
