@@ -43,7 +43,10 @@ def test_describe_prints_the_chain():
         (lambda: nx.Problem([], jnp.ones(3)), "a list of at least one nx.Level"),
         (lambda: nx.Problem([level()], jnp.ones(3)), "must return one scalar"),
         (lambda: nx.Problem([level(), outer(lambda u: (jnp.sum(u),))], jnp.ones(3)), "one scalar"),
-        (lambda: nx.Problem([level(), outer()], jnp.ones(4)), "level 'inner' cannot take the value"),
+        (
+            lambda: nx.Problem([level(), outer()], jnp.ones(4)),
+            "level 'inner' cannot take the value",
+        ),
         (lambda: nx.Problem([level(), outer()], jnp.ones(3, int)), "w0 must hold floating-point"),
         (lambda: nx.Problem([level(), outer()], np.arange(3)), "w0 must hold floating-point"),
         (
@@ -178,9 +181,9 @@ def test_copies_name_the_levels_they_do_not_find():
 
 def test_random_weights_differ_by_seed_and_repeat_with_it():
     problem = nx.Problem([level(), outer()], lambda key: jax.random.normal(key, (3,)))
-    first = lambda seed: nx.minimize(
-        problem, nx.SMVR(), optax.sgd(0.0), steps=1, seed=seed, record=["value"]
-    ).w
+    first = lambda seed: (
+        nx.minimize(problem, nx.SMVR(), optax.sgd(0.0), steps=1, seed=seed, record=["value"]).w
+    )
     np.testing.assert_array_equal(first(1), first(1))
     assert not np.array_equal(first(1), first(2))
 

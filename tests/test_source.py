@@ -26,7 +26,9 @@ def test_a_draw_is_a_function_of_key_and_step():
 
 
 def test_rows_are_drawn_evenly():
-    counts = np.bincount(np.concatenate([b.index for b in draws(nx.Population(ROWS), 20, 1000)]), minlength=10)
+    counts = np.bincount(
+        np.concatenate([b.index for b in draws(nx.Population(ROWS), 20, 1000)]), minlength=10
+    )
     assert np.abs(counts - 2000).max() < 5 * np.sqrt(2000)
 
 
@@ -58,7 +60,9 @@ def test_shuffling_is_a_permutation_and_mixes(n):
     permutation = np.asarray(shuffled(jax.random.key(5), jnp.arange(n), n))
     assert sorted(permutation.tolist()) == list(range(n))
     if n == 1000:
-        fixed = np.mean([np.mean(shuffled(jax.random.key(k), jnp.arange(n), n) == np.arange(n)) for k in range(50)])
+        fixed = np.mean(
+            [np.mean(shuffled(jax.random.key(k), jnp.arange(n), n) == np.arange(n)) for k in range(50)]
+        )
         assert fixed < 5 / n
         steps = np.corrcoef(permutation[:-1], permutation[1:])[0, 1]
         assert abs(steps) < 0.15

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from nestax.estimator import AbstractEstimator as AbstractEstimator
     from nestax.estimator import Estimate as Estimate
     from nestax.estimator import Method as Method
+    from nestax.estimators import SMVR as SMVR
     from nestax.estimators import AdjointSMVR as AdjointSMVR
     from nestax.estimators import Exact as Exact
     from nestax.estimators import Plain as Plain
     from nestax.estimators import ProductSMVR as ProductSMVR
-    from nestax.estimators import SMVR as SMVR
     from nestax.estimators import SnapshotSMVR as SnapshotSMVR
     from nestax.evaluating import evaluate as evaluate
     from nestax.level import Level as Level

@@ -56,7 +56,8 @@ class Report:
         return not self.problems
 
     def __str__(self) -> str:
-        head = f"{'level':<14}{'gradient error':>16}{'outside range':>16}{'noise':>12}{'Jacobian noise':>16}"
+        words = f"{'level':<14}{'gradient error':>16}{'outside range':>16}"
+        head = words + f"{'noise':>12}{'Jacobian noise':>16}"
         rows = [
             f"{c.name:<14}{c.gradient_error:>16.1e}{c.range_violation:>16.1e}"
             f"{c.noise:>12.3g}{c.jac_noise:>16.3g}"
@@ -103,9 +104,7 @@ def check(problem: Problem, *, w: PyTree = None, draws: int = 512, seed: int = 0
     if problem.exact is not None and problem.finite:
         exact_error = float(eqx.filter_jit(_exact_error)(problem, w))
         if not exact_error < 1e3 * epsilon:
-            sentences.append(
-                f"exact= differs from the population by {exact_error:.1e}, relative to it."
-            )
+            sentences.append(f"exact= differs from the population by {exact_error:.1e}, relative to it.")
     scale = float(eqx.filter_jit(_noise_scale)(problem, w, batches))
     batch_size = 2 ** math.ceil(math.log2(min(max(scale, 1.0), 1024.0))) if scale == scale else 1
     return Report(tuple(findings), exact_error, batch_size, tuple(sentences))

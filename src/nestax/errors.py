@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import numpy as np
+from jax.core import Tracer
 
 
 class ProblemError(ValueError):
@@ -16,7 +16,7 @@ class SettingError(ValueError):
 
 
 def is_traced(x: Any) -> bool:
-    return isinstance(x, jax.core.Tracer)
+    return isinstance(x, Tracer)
 
 
 def check_setting(name: str, value: Any, allowed: str, test: Callable[[Any], Any]) -> None:

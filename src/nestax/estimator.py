@@ -11,12 +11,12 @@ import optax
 from jaxtyping import Array, PyTree
 
 from nestax.jacobian import Jacobian
+from nestax.level import AnyBatch
 from nestax.problem import Problem
-from nestax.source import Batch
 from nestax.tracking import Schedule
 
 #: One dictionary per level, from the name of a pass to its batch; None for deterministic levels.
-Batches = tuple[dict[str, Batch | None], ...]
+Batches = tuple[dict[str, AnyBatch], ...]
 
 
 class Estimate(eqx.Module):
@@ -128,7 +128,8 @@ def with_horizon(tree: PyTree, horizon: Array | int) -> PyTree:
             for p in inspect.signature(leaf).parameters.values()
             if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
         ]
-        return Schedule(leaf, jnp.asarray(horizon)) if len(needed) >= 2 else leaf
+        fn: Any = leaf
+        return Schedule(fn, jnp.asarray(horizon)) if len(needed) >= 2 else fn
 
     return jax.tree.map(one, tree, is_leaf=lambda x: isinstance(x, Schedule))
 

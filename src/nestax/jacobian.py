@@ -5,13 +5,14 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PyTree
 
 from nestax import trees
 from nestax.structure import Structure
 from nestax.trees import Shapes
 
-Block = Array | None
+Block = Any  # an array, or None
 
 
 class Jacobian(eqx.Module):
@@ -23,7 +24,7 @@ class Jacobian(eqx.Module):
     is None. Methods use it through tree arithmetic and the functions below only.
     """
 
-    blocks: tuple[tuple[Block, ...], ...]
+    blocks: tuple[tuple[Any, ...], ...]
     identity: tuple[tuple[bool, ...], ...] = eqx.field(static=True)
     inputs: Shapes = eqx.field(static=True)
     outputs: Shapes = eqx.field(static=True)
@@ -49,9 +50,7 @@ class Jacobian(eqx.Module):
         rows = []
         for o, (shape, dtype) in enumerate(self.outputs.leaves):
             terms = [
-                _multiple(block, t[i])
-                if self.identity[o][i]
-                else jnp.tensordot(block, t[i], t[i].ndim)
+                _multiple(block, t[i]) if self.identity[o][i] else jnp.tensordot(block, t[i], t[i].ndim)
                 for i, block in enumerate(self.blocks[o])
                 if block is not None or self.identity[o][i]
             ]
@@ -144,7 +143,7 @@ def jacobian_of(fn: Any, x: PyTree, structure: Structure) -> tuple[PyTree, Jacob
     else:
         dense, value = _forward(of_active, args)
 
-    blocks = [[None] * len(inputs.leaves) for _ in outputs.leaves]
+    blocks: list[list[Block]] = [[None] * len(inputs.leaves) for _ in outputs.leaves]
     for row, o in zip(dense, computed, strict=True):
         for block, i in zip(row, active, strict=True):
             blocks[o][i] = block if structure.depends[o][i] else None
@@ -158,7 +157,7 @@ def _reverse(fn: Any, args: list[Array]) -> tuple[list[list[Array]], PyTree]:
     out, pullback, value = jax.vjp(fn, *args, has_aux=True)
     if len(out) == 1 and out[0].ndim == 0:  # one row: no basis to map over
         return [list(pullback([jnp.ones_like(out[0])]))], value
-    flat, unravel = jax.flatten_util.ravel_pytree(out)
+    flat, unravel = ravel_pytree(out)
     rows = jax.vmap(lambda e: pullback(unravel(e)))(jnp.eye(flat.size, dtype=flat.dtype))
     blocks, top = [], 0
     for y in out:
@@ -168,7 +167,7 @@ def _reverse(fn: Any, args: list[Array]) -> tuple[list[list[Array]], PyTree]:
 
 
 def _forward(fn: Any, args: list[Array]) -> tuple[list[list[Array]], PyTree]:
-    flat, unravel = jax.flatten_util.ravel_pytree(args)
+    flat, unravel = ravel_pytree(args)
     out, push, value = jax.linearize(fn, *args, has_aux=True)
     columns = jax.vmap(lambda e: push(*unravel(e)), out_axes=-1)(jnp.eye(flat.size, dtype=flat.dtype))
     blocks = []

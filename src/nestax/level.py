@@ -108,16 +108,12 @@ class Level(eqx.Module):
 
     def value_and_jac(self, x: PyTree, batch: AnyBatch) -> tuple[PyTree, Jacobian]:
         """Means of f(x; ξ) and of its Jacobian over the same batch."""
-        return self._fold(
-            lambda part: jacobian_of(lambda x: self._mean(x, part), x, self.shape), batch
-        )
+        return self._fold(lambda part: jacobian_of(lambda x: self._mean(x, part), x, self.shape), batch)
 
-    def value_and_pull(
-        self, x: PyTree, batch: AnyBatch
-    ) -> tuple[PyTree, Callable[[PyTree], PyTree]]:
+    def value_and_pull(self, x: PyTree, batch: AnyBatch) -> tuple[PyTree, Callable[[PyTree], PyTree]]:
         """Mean of f(x; ξ), and the map p ↦ Jᵀp for the mean Jacobian J, without forming J."""
         if self._fits(batch):
-            value, pullback = jax.vjp(lambda x: self._mean(x, batch), x)
+            value, pullback = jax.vjp(lambda x: self._mean(x, batch), x)  # pyright: ignore[reportArgumentType]
             return value, lambda p: pullback(p)[0]
 
         def pull(p: PyTree) -> PyTree:

@@ -103,9 +103,7 @@ def observe(run: Run, carry: Any) -> dict[str, Array]:
     def lane(setting: PyTree, _: None, carry: Carry) -> dict[str, Array]:
         problem, method = run.lane(setting)
         w = carry.average if run.plan.average else carry.w
-        record = measure(
-            problem, method.estimator, run.plan.columns, w, carry.estimate, carry.state
-        )
+        record = measure(problem, method.estimator, run.plan.columns, w, carry.estimate, carry.state)
         return record | {"finite": trees.all_finite(carry)}
 
     return run.over_lanes(lane)(run.settings, None, carry)
@@ -185,9 +183,7 @@ def _step(run: Run, carry: Any, draws: Any, step: Array) -> Any:
     return jax.lax.cond(step % period == 0, lane(True), lane(False), carry)
 
 
-def descend(
-    problem: Problem, rule: optax.GradientTransformation, carry: Carry
-) -> tuple[PyTree, PyTree]:
+def descend(problem: Problem, rule: optax.GradientTransformation, carry: Carry) -> tuple[PyTree, PyTree]:
     """The step rule on the carried estimate: new weights, inside the feasible set."""
     value, grad = problem.add_penalty(carry.w, carry.estimate.value, carry.estimate.grad)
     rule = optax.with_extra_args_support(rule)

@@ -179,8 +179,7 @@ def _as_method(estimator: Any, optimizer: Any) -> Method:
         )
     if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
         raise SettingError(
-            "the third argument must be an Optax optimiser such as optax.sgd(0.1); "
-            f"got {optimizer!r}."
+            f"the third argument must be an Optax optimiser such as optax.sgd(0.1); got {optimizer!r}."
         )
     return Method(estimator, optimizer)
 

@@ -59,15 +59,15 @@ def measure(
     if "value" in columns:
         penalty = 0 if problem.penalty is None else problem.penalty(w)
         out["value"] = estimate.value + penalty
-    if "grad_norm" in columns:
+    if {"exact_value", "gap", "grad_norm"} & set(columns):
+        # Where no gradient is asked for, the compiler drops it.
         exact, grad = problem.value_and_grad(w)
-        out["grad_norm"] = problem.stationarity(w, grad)
-    elif {"exact_value", "gap"} & set(columns):
-        exact = problem.value(w)
-    if "exact_value" in columns:
-        out["exact_value"] = exact
-    if "gap" in columns:
-        out["gap"] = exact - problem.optimum
+        exacts = {
+            "exact_value": exact,
+            "gap": exact if problem.optimum is None else exact - problem.optimum,
+            "grad_norm": problem.stationarity(w, grad),
+        }
+        out |= {name: x for name, x in exacts.items() if name in columns}
     if "grad_error" in columns:
         _, target = problem.value_and_grad(trackers.w)
         _, grad = problem.add_penalty(trackers.w, estimate.value, estimate.grad)

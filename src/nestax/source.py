@@ -1,5 +1,6 @@
 """Where draws come from. A draw is a pure function of (key, step): nothing is consumed."""
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -181,7 +182,7 @@ class Groups(AbstractSource):
     right marginals and at most as many atoms as there are rows in all.
     """
 
-    members: tuple[AbstractSource, ...]
+    members: tuple[Any, ...]
 
     def __init__(self, groups: Sequence[Any]):
         self.members = tuple(as_source(group) for group in groups)
@@ -225,7 +226,7 @@ class Coupling:
         starts = np.asarray(ticks[:-1], dtype=object)
         self.members = members
         self.index = [np.asarray(starts * n // common, np.int32) for n in sizes]
-        widths = np.asarray([(b - a) / common for a, b in zip(ticks, ticks[1:], strict=False)])
+        widths = np.asarray([(b - a) / common for a, b in itertools.pairwise(ticks)])
         self.weights = None if len(set(sizes)) == 1 else jnp.asarray(widths)
 
     @property

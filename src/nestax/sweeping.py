@@ -147,14 +147,14 @@ def sweep(
     at = compiled.start()
     first = compiled.observe(at.carry)
     finite = first["finite"]
-    book = Book(meter, 0, meter.start, first | {"finite": True})
+    book = Book(meter, 0, meter.start, first | {"finite": np.asarray(True)})
     with progress_line(steps, progress) as show:
         for chunk in compiled.chunks(at, steps, stride):
             book.add(chunk, chunk.strides)
             at = chunk.after
             show(at.step)
             finite = finite & chunk.records["finite"][-1]
-    status = np.where(finite, Status.SUCCESS, Status.NONFINITE)
+    status = np.asarray([Status.NONFINITE, Status.SUCCESS])[finite.astype(int)]
     records = {
         name: np.moveaxis(column, 0, 2) if column.ndim > 1 else column
         for name, column in book.columns().items()

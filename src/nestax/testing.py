@@ -25,7 +25,10 @@ def check_batched(level: Level, single: Level, x: PyTree, *, draws: int = 8, see
     direction = treedef.unflatten(
         [jax.random.normal(k, y.shape, y.dtype) for k, y in zip(keys, leaves, strict=True)]
     )
-    for what, a, b in (("value", value, expected), ("Jacobian", pull(direction), expected_pull(direction))):
+    for what, a, b in (
+        ("value", value, expected),
+        ("Jacobian", pull(direction), expected_pull(direction)),
+    ):
         for got, want in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
             close = float(np.finfo(want.dtype).eps) ** 0.5
             np.testing.assert_allclose(

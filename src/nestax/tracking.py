@@ -37,7 +37,7 @@ def as_setting(value: Any) -> Any:
     return value if value is None or callable(value) else jnp.asarray(value)
 
 
-def at(setting: Any, count: Array) -> Array:
+def at(setting: Any, count: Array) -> Any:
     """The value of a setting at the estimator's own count: settings are numbers or schedules."""
     return setting(count) if callable(setting) else setting
 

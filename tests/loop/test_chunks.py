@@ -17,7 +17,9 @@ def problem():
 
 def run(problem, estimator=None, steps=60, **changes):
     settings = {"batch_size": 2, "record_every": 10, "seed": 3} | changes
-    return nx.minimize(problem, estimator or nx.SMVR(beta=0.3), optax.adam(0.01), steps=steps, **settings)
+    return nx.minimize(
+        problem, estimator or nx.SMVR(beta=0.3), optax.adam(0.01), steps=steps, **settings
+    )
 
 
 ESTIMATORS = [nx.SMVR(beta=0.3, radius=3.0), nx.AdjointSMVR(), nx.ProductSMVR(mode="fresh"),
@@ -83,13 +85,17 @@ def test_the_random_output_is_an_iterate_with_the_trackers_that_belong_to_it(pro
     alone = run(problem, steps=max(stopped, 1))
     np.testing.assert_array_equal(result.w, alone.w)
     for mine, theirs in zip(
-        jax.tree.leaves(result.carry.lane.state), jax.tree.leaves(alone.carry.lane.state), strict=True
+        jax.tree.leaves(result.carry.lane.state),
+        jax.tree.leaves(alone.carry.lane.state),
+        strict=True,
     ):
         np.testing.assert_array_equal(mine, theirs)
 
 
 def test_the_random_output_is_uniform_over_the_steps(problem):
-    stops = [run(problem, steps=4, output="random", seed=s, record=["value"]).carry.step for s in range(40)]
+    stops = [
+        run(problem, steps=4, output="random", seed=s, record=["value"]).carry.step for s in range(40)
+    ]
     assert set(stops) == {0, 1, 2, 3}
 
 
@@ -107,7 +113,9 @@ def test_a_budget_of_samples_is_kept(problem):
 
 
 def test_an_optimum_can_be_a_target_and_the_stop_does_not_depend_on_chunks(problem, monkeypatch):
-    known = nx.Problem(problem.levels, problem.w0, project=problem.feasible, exact=problem.exact, optimum=0.0)
+    known = nx.Problem(
+        problem.levels, problem.w0, project=problem.feasible, exact=problem.exact, optimum=0.0
+    )
     goal = 0.5 * (run(known, nx.Exact(), steps=60).records["gap"][[0, -1]]).sum()
     stop = lambda: run(known, nx.Exact(), steps=60, record_every=1, target_gap=float(goal))
     first = stop()

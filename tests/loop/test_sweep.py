@@ -43,9 +43,7 @@ def test_every_lane_is_the_run_it_stands_for(problem, build):
         for column, seed in enumerate([3, 8]):
             one = {name: float(values[row]) for name, values in settings.items()}
             _, method = Built(build, problem)(one)
-            alone = nx.minimize(
-                problem, method, steps=40, batch_size=2, seed=seed, record_every=20
-            )
+            alone = nx.minimize(problem, method, steps=40, batch_size=2, seed=seed, record_every=20)
             np.testing.assert_allclose(lanes.w[row, column], alone.w, rtol=1e-9)
             for name in ("value", "exact_value", "grad_norm"):
                 np.testing.assert_allclose(
@@ -79,7 +77,12 @@ def test_one_trace_for_420_lanes_and_none_for_a_second_call():
 
 def test_a_second_run_of_equal_shapes_never_traces(problem):
     run = lambda seed, steps: nx.minimize(
-        problem, nx.SMVR(beta=0.1 + seed / 10), optax.sgd(0.05), steps=steps, seed=seed, record_every=10
+        problem,
+        nx.SMVR(beta=0.1 + seed / 10),
+        optax.sgd(0.05),
+        steps=steps,
+        seed=seed,
+        record_every=10,
     )
     run(0, 20)
     before = dict(drive.TRACES)
@@ -114,9 +117,7 @@ def test_temporary_memory_at_420_lanes_is_below_data_and_carries():
     at = compiled.start()
     size = lambda tree: sum(x.nbytes for x in jax.tree.leaves(tree))
     memory = (
-        drive._advance.lower(
-            compiled.static, compiled.arrays, at.carry, jax.numpy.int32(0), 1, 200
-        )
+        drive._advance.lower(compiled.static, compiled.arrays, at.carry, jax.numpy.int32(0), 1, 200)
         .compile()
         .memory_analysis()
     )
@@ -128,9 +129,7 @@ def test_numbers_inside_levels_can_be_swept(problem):
     plain = nx.Problem(problem.levels, problem.w0, project=problem.feasible)
     build = lambda s: (plain.with_args(utility=(s.risk, 1e-2)), nx.Exact(), optax.sgd(0.1))
     lanes = nx.sweep(plain, build, settings=nx.grid(risk=[0.0, 2.0]), seeds=1, steps=30)
-    calm = nx.minimize(
-        plain.with_args(utility=(2.0, 1e-2)), nx.Exact(), optax.sgd(0.1), steps=30
-    )
+    calm = nx.minimize(plain.with_args(utility=(2.0, 1e-2)), nx.Exact(), optax.sgd(0.1), steps=30)
     np.testing.assert_allclose(lanes.w[1, 0], calm.w, rtol=1e-9)
     assert not np.allclose(lanes.w[0, 0], lanes.w[1, 0])
 
@@ -150,7 +149,12 @@ def test_a_diverging_lane_does_not_stop_the_others(problem):
 
 def test_a_frame_has_a_row_per_setting_seed_and_record(problem):
     lanes = nx.sweep(
-        problem, smvr, settings=nx.grid(beta=[0.1, 0.5], lr=[0.01]), seeds=3, steps=4, record_every=2
+        problem,
+        smvr,
+        settings=nx.grid(beta=[0.1, 0.5], lr=[0.01]),
+        seeds=3,
+        steps=4,
+        record_every=2,
     )
     frame = lanes.to_frame()
     assert len(frame) == 2 * 3 * 3

@@ -37,7 +37,7 @@ def demo(
     seeds: Annotated[int, typer.Option(min=1, help="Repetitions per method.")] = 10,
 ) -> None:
     """Solve a risk-averse portfolio on made-up returns with four methods, and compare them."""
-    from nestax.cli.demo import run_demo
+    from nestax.cli.demonstration import run_demo
 
     run_demo(out, seeds)
 

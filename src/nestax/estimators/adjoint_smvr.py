@@ -38,7 +38,8 @@ class AdjointState(eqx.Module):
 class AdjointSMVR(AbstractEstimator):
     """Matrix-free SMVR: one STORM adjoint per level.
 
-        p_t^i = Π[ G_i(u_t^{i-1}, p_t^{i+1}; ζ) + (1−β)(p_{t-1}^i − G_i(u_{t-1}^{i-1}, p_{t-1}^{i+1}; ζ)) ]
+        p_t^i = Π[ G_i(u_t^{i-1}, p_t^{i+1}; ζ)
+                   + (1−β)(p_{t-1}^i − G_i(u_{t-1}^{i-1}, p_{t-1}^{i+1}; ζ)) ]
 
     with G_i(u, p; ζ) = J_i(u; ζ)ᵀp. Memory and time are linear in the sizes of the levels.
 

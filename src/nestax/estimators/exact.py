@@ -15,7 +15,6 @@ class ExactState(eqx.Module):
 class Exact(AbstractEstimator):
     """∇F(w) itself. Every step counts as one pass over the population of every level."""
 
-
     @property
     def passes(self):
         return {"value": Calls(1, 1)}

@@ -25,7 +25,6 @@ class Plain(AbstractEstimator):
     over the batch size and does not fade along the run.
     """
 
-
     @property
     def passes(self):
         return {"value": Calls(1, 1)}

@@ -19,7 +19,12 @@ from nestax import trees
 from nestax.errors import check_setting, choose
 from nestax.estimator import AbstractEstimator, Batches, Estimate, Trackers
 from nestax.matrix_free import (
-    MODES, Forward, first_forward, passes_of, pull_through, track_forward,
+    MODES,
+    Forward,
+    first_forward,
+    passes_of,
+    pull_through,
+    track_forward,
 )  # fmt: skip
 from nestax.problem import Problem
 from nestax.tracking import as_setting, at, storm

@@ -73,7 +73,9 @@ class SMVR(AbstractEstimator):
             f, J = level.value_and_jac(x, batch["value"])
             x = level.project(f)
             V, hit = self._project(problem, i, J)
-            value.append(x), jac.append(V), active.append(hit)
+            value.append(x)
+            jac.append(V)
+            active.append(hit)
         return self._read(problem, w, value, jac, jnp.asarray(active), jnp.zeros((), jnp.int32))
 
     def update(self, problem: Problem, w: PyTree, batches: Batches, state: SMVRState):
@@ -87,7 +89,9 @@ class SMVR(AbstractEstimator):
                 V = storm(self._shape(V), keep, state.jac[i], self._shape(J_old))
             u = level.project(u)
             V, hit = self._project(problem, i, V)
-            value.append(u), jac.append(V), active.append(hit)
+            value.append(u)
+            jac.append(V)
+            active.append(hit)
             new, old = u, state.value[i]
         hits = None if state.active is None else state.active + jnp.asarray(active)
         return self._read(problem, w, value, jac, hits, state.count + 1)

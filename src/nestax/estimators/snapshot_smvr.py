@@ -30,7 +30,7 @@ class SnapshotState(eqx.Module):
     value: tuple[PyTree, ...]
     jac: tuple[Jacobian | None, ...]
     at: tuple[PyTree, ...]
-    full: tuple[tuple[PyTree, Jacobian], ...]
+    full: tuple[tuple[PyTree, Jacobian] | None, ...]
     count: Any
 
 
@@ -46,7 +46,7 @@ class SnapshotSMVR(AbstractEstimator):
     """
 
     beta: Any = eqx.field(default=0.01, converter=as_setting)
-    period: int | None = eqx.field(default=None, static=True)  # pyright: ignore[reportIncompatibleVariableOverride]
+    period: int | None = eqx.field(default=None, static=True)  # pyright: ignore[reportIncompatibleMethodOverride]
     citation: ClassVar = "Jiang et al.: IEEE TPAMI 2025 (INFERRED form)"
 
     @property
@@ -105,7 +105,8 @@ class SnapshotSMVR(AbstractEstimator):
                 tracked = (state.value[i], state.jac[i])
                 u, V = jax.tree.map(track, (u, V), at_old, at_snapshot, state.full[i], tracked)
             u = level.project(u)
-            value.append(u), jac.append(V)
+            value.append(u)
+            jac.append(V)
             new, old = u, state.value[i]
         return self._read(problem, w, value, jac, state.at, state.full, state.count + 1)
 

@@ -1,0 +1,66 @@
+"""The check finds what is wrong, and nothing else."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import nestax as nx
+
+ROWS = np.random.default_rng(0).normal(1.0, 0.3, size=(300, 3))
+
+
+def problem(inner=lambda w, r: r * w, **rest):
+    return nx.Problem(
+        [
+            nx.Level(inner, ROWS, name="inner", **rest),
+            nx.Level(lambda u: jnp.sum(u**2), name="outer"),
+        ],
+        jnp.asarray([1.0, -0.5, 2.0]),
+    )
+
+
+def test_a_good_problem_passes_and_prints():
+    report = nx.check(problem())
+    assert report.ok
+    assert "no problem found" in str(report)
+    np.testing.assert_allclose(report.levels[0].noise, 0.3, rtol=0.2)
+    assert report.levels[1].noise == 0
+
+
+def test_a_wrong_derivative_is_found():
+    @jax.custom_jvp
+    def square(w):
+        return w**2
+
+    square.defjvp(lambda primals, tangents: (primals[0] ** 2, primals[0] * tangents[0]))
+    report = nx.check(problem(lambda w, r: r * square(w)))
+    assert not report.ok
+    assert "level 'inner': its derivative differs" in report.problems[0]
+
+
+def test_a_range_that_does_not_hold_the_values_is_found():
+    report = nx.check(problem(project=lambda u: jnp.maximum(u, 0.0)))
+    assert "outside the set" in report.problems[0]
+    assert nx.check(problem(project=lambda u: jnp.maximum(u, -10.0))).ok
+
+
+def test_a_wrong_closed_form_is_found():
+    base = problem()
+    right = lambda w: jnp.sum((jnp.asarray(ROWS.mean(axis=0)) * w) ** 2)
+    check = lambda exact: nx.check(nx.Problem(base.levels, base.w0, exact=exact))
+    assert check(right).ok
+    assert "exact= differs" in check(lambda w: 1.01 * right(w)).problems[0]
+
+
+def test_the_suggested_batch_grows_with_the_noise():
+    noisy = lambda scale: nx.Problem(
+        [
+            nx.Level(lambda w, r: w * (1 + scale * (r - 1)), ROWS, name="inner"),
+            nx.Level(lambda u: jnp.sum(u**2), name="outer"),
+        ],
+        jnp.ones(3),
+    )
+    sizes = [nx.check(noisy(scale)).batch_size for scale in (0.1, 10.0, 60.0)]
+    assert sizes[0] == 1 < sizes[1] < sizes[2]
+    # tr Cov = 3·(0.3·scale)²·4 over ‖∇F‖² = 12
+    np.testing.assert_allclose(np.log2(sizes[1]), np.log2(9.0), atol=1.0)

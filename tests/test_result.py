@@ -1,0 +1,95 @@
+"""Saved results, figures, frames, the demonstration."""
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from typer.testing import CliRunner
+
+import nestax as nx
+from nestax.cli import app
+
+
+@pytest.fixture(scope="module")
+def result():
+    rows = np.random.default_rng(0).normal(size=(30, 2))
+    problem = nx.Problem(
+        [
+            nx.Level(lambda w, r: {"u": r @ w["x"][0] + w["y"]}, rows, name="inner"),
+            nx.Level(lambda u: u["u"] ** 2, name="outer"),
+        ],
+        {"x": [jnp.ones(2)], "y": jnp.asarray(0.5)},
+    )
+    return nx.minimize(problem, nx.SMVR(radius=2.0), optax.sgd(0.1), steps=10, batch_size=2)
+
+
+def test_a_saved_result_comes_back(result, tmp_path):
+    result.save(tmp_path / "r.safetensors")
+    back = nx.load(tmp_path / "r.safetensors")
+    np.testing.assert_array_equal(back.w["x"][0], result.w["x"][0])
+    np.testing.assert_array_equal(back.w["y"], result.w["y"])
+    assert back.w["y"].shape == ()
+    assert back.records.keys() == result.records.keys()
+    assert (back.status, back.message, back.carry.cost) == (
+        result.status,
+        result.message,
+        result.carry.cost,
+    )
+
+
+def test_what_is_no_result_gets_a_sentence(tmp_path):
+    with pytest.raises(nx.ProblemError, match="there is no file"):
+        nx.load(tmp_path / "missing")
+    (tmp_path / "broken").write_bytes(b"\x10\x00\x00\x00\x00\x00\x00\x00nonsense")
+    with pytest.raises(nx.ProblemError, match="is not a result that nestax wrote"):
+        nx.load(tmp_path / "broken")
+
+
+def test_a_frame_has_a_column_per_level(result):
+    frame = result.to_frame()
+    assert {"step", "value", "ball_active[0]", "ball_active[1]"} <= set(frame.columns)
+    assert len(frame) == 11
+
+
+def test_figures_are_written(result, tmp_path):
+    pytest.importorskip("matplotlib").use("Agg")
+    result.plot(tmp_path / "run.png")
+    assert (tmp_path / "run.png").stat().st_size > 5_000
+    problem = nx.problems.mean_deviation(nx.datasets.synthetic_returns(50, 3))
+    sweep = nx.sweep(
+        problem,
+        lambda s: (nx.SMVR(), optax.sgd(s.lr)),
+        settings=nx.grid(lr=[0.01, 0.1]),
+        seeds=3,
+        steps=5,
+    )
+    sweep.plot(tmp_path / "sweep.png")
+    assert (tmp_path / "sweep.png").stat().st_size > 5_000
+
+
+def test_the_summary_of_a_result_is_one_line(result):
+    assert repr(result).startswith("Result(SUCCESS: step=10, samples=40")
+    assert "\n" not in repr(result)
+
+
+def test_the_demonstration_leaves_a_table_and_a_figure(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib").use("Agg")
+    monkeypatch.setattr("nestax.cli.demonstration.SAMPLES", 30_000)
+    done = CliRunner().invoke(app, ["demo", "--out", str(tmp_path / "d"), "--seeds", "2"])
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "d" / "portfolio.png").exists()
+    rows = (tmp_path / "d" / "portfolio.csv").read_text().splitlines()
+    assert [row.split(",")[0] for row in rows] == [
+        "method",
+        "Plain",
+        "SMVR",
+        "AdjointSMVR",
+        "SnapshotSMVR",
+    ]
+
+
+def test_the_demonstration_says_where_it_cannot_write(tmp_path):
+    (tmp_path / "file").write_text("")
+    done = CliRunner().invoke(app, ["demo", "--out", str(tmp_path / "file" / "d")])
+    assert done.exit_code == 2
+    assert "cannot write to" in done.output
