@@ -1,5 +1,6 @@
 """The host loop over chunks: compiles once, calls, looks at the clock. No mathematics."""
 
+import dataclasses
 import functools
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from nestax import loop
 from nestax.errors import SettingError, check_count
 from nestax.estimator import AbstractEstimator
 from nestax.loop import CAPACITY, Plan, Run
+from nestax.packing import Packing
 from nestax.problem import Problem
 from nestax.static import Static
 
@@ -46,20 +48,28 @@ class Compiled:
     """A run split into what is compiled and what is passed; equal runs share one compilation."""
 
     def __init__(self, run: Run):
-        self.run = run
-        self.arrays, static = eqx.partition(run, eqx.is_array)
+        arrays, static = eqx.partition(run, eqx.is_array)
+        self.run = dataclasses.replace(run, packing=_packing(Static(static), arrays))
+        self.arrays, static = eqx.partition(self.run, eqx.is_array)
         self.static = Static(static)
 
     def start(self) -> At:
-        return At(_start(self.static, self.arrays), 0)
+        return At(self.run.packing.unpack(_start(self.static, self.arrays)), 0)
 
     def observe(self, carry: Any) -> dict[str, np.ndarray]:
-        return jax.tree.map(np.asarray, _observe(self.static, self.arrays, carry))
+        return jax.tree.map(np.asarray, _observe(self.static, self.arrays, self._packed(carry)))
+
+    def _packed(self, carry: Any) -> list[Any]:
+        leaves = jax.tree.leaves(carry)
+        return [leaves[k] for k in self.run.packing.firsts]
 
     def advance(self, at: At, strides: int, length: int) -> Chunk:
         """``strides`` times ``length`` steps and a record."""
         step = jnp.asarray(at.step, jnp.int32)
-        carry, _, records = _advance(self.static, self.arrays, at.carry, step, strides, length)
+        packed, _, records = _advance(
+            self.static, self.arrays, self._packed(at.carry), step, strides, length
+        )
+        carry = self.run.packing.unpack(packed)
         rows = {name: np.asarray(column)[:strides] for name, column in records.items()}
         return Chunk(at, At(carry, at.step + strides * length), rows, strides, length)
 
@@ -88,6 +98,17 @@ def _traced(fn: Callable[..., Any]) -> Callable[..., Any]:
         return fn(eqx.combine(static.tree, arrays), *args)
 
     return compiled
+
+
+_PACKINGS: dict[Any, Packing] = {}
+
+
+def _packing(static: Static, arrays: Any) -> Packing:
+    """The packing of a run; runs that share a compilation share it."""
+    key = (static, tuple((x.shape, x.dtype) for x in jax.tree.leaves(arrays)))
+    if key not in _PACKINGS:
+        _PACKINGS[key] = loop.find_packing(eqx.combine(static.tree, arrays))
+    return _PACKINGS[key]
 
 
 #: How often each part has been traced in this process; tests hold it down.

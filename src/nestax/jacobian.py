@@ -12,8 +12,6 @@ from nestax import trees
 from nestax.structure import Structure
 from nestax.trees import Shapes
 
-Block = Any  # an array, or None
-
 
 class Jacobian(eqx.Module):
     """Jacobian of a level, one block per (output leaf, input leaf).
@@ -34,13 +32,8 @@ class Jacobian(eqx.Module):
         p = jax.tree.leaves(adjoint)
         columns = []
         for i, (shape, dtype) in enumerate(self.inputs.leaves):
-            terms = [
-                _multiple(row[i], p[o])
-                if self.identity[o][i]
-                else jnp.tensordot(p[o], row[i], p[o].ndim)
-                for o, row in enumerate(self.blocks)
-                if row[i] is not None or self.identity[o][i]
-            ]
+            seen = [o for o, row in enumerate(self.blocks) if row[i] is not None or self.identity[o][i]]
+            terms = [_pull(self.blocks[o][i], self.identity[o][i], p[o]) for o in seen]
             columns.append(sum(terms[1:], start=terms[0]) if terms else jnp.zeros(shape, dtype))
         return self.inputs.treedef.unflatten(columns)
 
@@ -49,11 +42,9 @@ class Jacobian(eqx.Module):
         t = jax.tree.leaves(tangent)
         rows = []
         for o, (shape, dtype) in enumerate(self.outputs.leaves):
-            terms = [
-                _multiple(block, t[i]) if self.identity[o][i] else jnp.tensordot(block, t[i], t[i].ndim)
-                for i, block in enumerate(self.blocks[o])
-                if block is not None or self.identity[o][i]
-            ]
+            row, flags = self.blocks[o], self.identity[o]
+            seen = [i for i, block in enumerate(row) if block is not None or flags[i]]
+            terms = [_push(row[i], flags[i], t[i]) for i in seen]
             rows.append(sum(terms[1:], start=terms[0]) if terms else jnp.zeros(shape, dtype))
         return self.outputs.treedef.unflatten(rows)
 
@@ -105,11 +96,19 @@ class Jacobian(eqx.Module):
         return self.inputs.leaves[0][1]
 
 
-def _multiple(factor: Block, x: Array) -> Array:
+def _pull(block: Any, identity: bool, p: Array) -> Array:
+    return _multiple(block, p) if identity else jnp.tensordot(p, block, p.ndim)
+
+
+def _push(block: Any, identity: bool, t: Array) -> Array:
+    return _multiple(block, t) if identity else jnp.tensordot(block, t, t.ndim)
+
+
+def _multiple(factor: Any, x: Array) -> Array:
     return x if factor is None else factor * x
 
 
-def _dense_block(block: Block, identity: bool, shape: tuple[int, int], dtype: Any) -> Array:
+def _dense_block(block: Any, identity: bool, shape: tuple[int, int], dtype: Any) -> Array:
     if identity:
         return _multiple(block, jnp.eye(*shape, dtype=dtype))
     return jnp.zeros(shape, dtype) if block is None else block.reshape(shape)
@@ -143,7 +142,7 @@ def jacobian_of(fn: Any, x: PyTree, structure: Structure) -> tuple[PyTree, Jacob
     else:
         dense, value = _forward(of_active, args)
 
-    blocks: list[list[Block]] = [[None] * len(inputs.leaves) for _ in outputs.leaves]
+    blocks: list[list[Any]] = [[None] * len(inputs.leaves) for _ in outputs.leaves]
     for row, o in zip(dense, computed, strict=True):
         for block, i in zip(row, active, strict=True):
             blocks[o][i] = block if structure.depends[o][i] else None

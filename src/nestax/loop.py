@@ -18,6 +18,7 @@ from jaxtyping import Array, PyTree
 
 from nestax import trees
 from nestax.estimator import Batches, Estimate, Method
+from nestax.packing import Packing, lasting_packing
 from nestax.problem import Problem
 from nestax.record import measure
 
@@ -61,6 +62,7 @@ class Run(eqx.Module):
     build: setting ↦ (problem, Method); called while tracing, so every number in it may be traced.
     settings: argument of ``build``, with a leading axis in a grid.
     key: one key, or one per seed in a grid.
+    packing: which leaves of the carry are one value; the loop carries packed leaves.
     """
 
     problem: Problem
@@ -69,6 +71,7 @@ class Run(eqx.Module):
     key: Array
     horizon: Array
     plan: Plan = eqx.field(static=True)
+    packing: Packing = eqx.field(static=True, default=None)  # pyright: ignore[reportAssignmentType]
 
     def lane(self, setting: PyTree) -> tuple[Problem, Method]:
         """Problem and method of one lane, with defaults filled in, in the dtype of w."""
@@ -77,69 +80,74 @@ class Run(eqx.Module):
         return problem, Method(trees.cast(estimator, problem.dtype), method.step)
 
     def over_lanes(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """Lifts ``fn(setting, per_seed, carry)`` to all lanes."""
+        """Lifts ``fn(setting, per_seed, packed)`` to all lanes."""
         if not self.plan.grid:
             return fn
         over_seeds = jax.vmap(fn, in_axes=(None, 0, 0))
         return jax.vmap(over_seeds, in_axes=(0, None, 0))
 
 
-def start(run: Run) -> Any:
-    """The first carry: weights, and the estimate made from the first batches."""
+def start(run: Run) -> list[Array]:
+    """The first carry of every lane, packed."""
 
-    def lane(setting: PyTree, key: Array, _: None) -> Carry:
-        problem, method = run.lane(setting)
-        w = problem.project(problem.start(jax.random.fold_in(key, FIRST_WEIGHTS)))
-        batches = _first_batches(problem, method, key, run.plan)
-        estimate, state = method.estimator.init(problem, w, batches)
-        return Carry(w, estimate, state, method.step.init(w), w if run.plan.average else None)
+    def lane(setting: PyTree, key: Array, _: None) -> list[Array]:
+        return run.packing.pack(_start_lane(run, setting, key))
 
     return run.over_lanes(lane)(run.settings, run.key, None)
 
 
-def observe(run: Run, carry: Any) -> dict[str, Array]:
+def _start_lane(run: Run, setting: PyTree, key: Array) -> Carry:
+    """Weights, and the estimate made from the first batches."""
+    problem, method = run.lane(setting)
+    w = problem.project(problem.start(jax.random.fold_in(key, FIRST_WEIGHTS)))
+    batches = _first_batches(problem, method, key, run.plan)
+    estimate, state = method.estimator.init(problem, w, batches)
+    return Carry(w, estimate, state, method.step.init(w), w if run.plan.average else None)
+
+
+def observe(run: Run, packed: list[Array]) -> dict[str, Array]:
     """One record of every lane, and whether everything in it is finite."""
 
-    def lane(setting: PyTree, _: None, carry: Carry) -> dict[str, Array]:
+    def lane(setting: PyTree, _: None, packed: list[Array]) -> dict[str, Array]:
         problem, method = run.lane(setting)
+        carry = run.packing.unpack(packed)
         w = carry.average if run.plan.average else carry.w
         record = measure(problem, method.estimator, run.plan.columns, w, carry.estimate, carry.state)
         return record | {"finite": trees.all_finite(carry)}
 
-    return run.over_lanes(lane)(run.settings, None, carry)
+    return run.over_lanes(lane)(run.settings, None, packed)
 
 
 def advance(
-    run: Run, carry: Any, step: Array, strides: Array, length: Array
-) -> tuple[Any, Array, dict[str, Array]]:
+    run: Run, packed: list[Array], step: Array, strides: Array, length: Array
+) -> tuple[list[Array], Array, dict[str, Array]]:
     """``strides`` times: ``length`` steps, then one record. Both numbers are traced bounds."""
-    shapes = jax.eval_shape(lambda: observe(run, carry))
+    shapes = jax.eval_shape(lambda: observe(run, packed))
     records = jax.tree.map(lambda s: jnp.zeros((CAPACITY, *s.shape), s.dtype), shapes)
 
     def stride(k: Array, state: Any) -> Any:
-        carry, step, records = state
-        carry, step = _walk(run, carry, step, length)
-        row = observe(run, carry)
-        return carry, step, jax.tree.map(lambda all, one: all.at[k].set(one), records, row)
+        packed, step, records = state
+        packed, step = _walk(run, packed, step, length)
+        row = observe(run, packed)
+        return packed, step, jax.tree.map(lambda all, one: all.at[k].set(one), records, row)
 
-    return jax.lax.fori_loop(0, strides, stride, (carry, step, records))
+    return jax.lax.fori_loop(0, strides, stride, (packed, step, records))
 
 
-def _walk(run: Run, carry: Any, step: Array, length: Array) -> tuple[Any, Array]:
+def _walk(run: Run, packed: list[Array], step: Array, length: Array) -> tuple[list[Array], Array]:
     """``length`` steps, in blocks whose draws are made at once."""
     block = run.plan.block
 
-    def one_block(state: tuple[Any, Array, Array]) -> tuple[Any, Array, Array]:
-        carry, step, left = state
+    def one_block(state: tuple[list[Array], Array, Array]) -> tuple[list[Array], Array, Array]:
+        packed, step, left = state
         draws = _draw_block(run, step + 1)
         todo = jnp.minimum(left, block)
-        body = lambda i, c: _step(run, c, jax.tree.map(lambda d: d[i], draws), step + 1 + i)
-        carry = _loop(run.plan, todo, body, carry)
-        return carry, step + todo, left - todo
+        body = lambda i, p: _step(run, p, jax.tree.map(lambda d: d[i], draws), step + 1 + i)
+        return _loop(run.plan, todo, body, packed), step + todo, left - todo
 
-    state = (carry, step, jnp.asarray(length, step.dtype))
-    carry, step, _ = jax.lax.while_loop(lambda s: s[2] > 0, one_block, state)
-    return carry, step
+    state = (packed, step, jnp.asarray(length, step.dtype))
+    packed, step, _ = jax.lax.while_loop(lambda s: s[2] > 0, one_block, state)
+    return packed, step
 
 
 def _loop(plan: Plan, todo: Array, body: Callable[[Array, Any], Any], carry: Any) -> Any:
@@ -155,32 +163,40 @@ def _loop(plan: Plan, todo: Array, body: Callable[[Array, Any], Any], carry: Any
     )
 
 
-def _step(run: Run, carry: Any, draws: Any, step: Array) -> Any:
+def _step(run: Run, packed: list[Array], draws: Any, step: Array) -> list[Array]:
     """One step of every lane."""
-
-    def lane(refresh: bool) -> Callable[..., Carry]:
-        def one(setting: PyTree, per_seed: tuple[Array, Batches], carry: Carry) -> Carry:
-            problem, method = run.lane(setting)
-            key, batches = per_seed
-            w, opt_state = descend(problem, method.step, carry)
-            if refresh:
-                batches = _refresh_batches(problem, method, key, step)
-                estimate, state = method.estimator.refresh(problem, w, batches, carry.state)
-            else:
-                estimate, state = method.estimator.update(problem, w, batches, carry.state)
-            average = None
-            if run.plan.average:
-                average = jax.tree.map(lambda a, w: a + (w - a) / (step + 1), carry.average, w)
-            return Carry(w, estimate, state, opt_state, average)
-
-        return lambda carry: run.over_lanes(one)(run.settings, (run.key, draws), carry)
-
     period = _facts(run).period
+
+    def lanes(refresh: bool) -> Callable[[list[Array]], list[Array]]:
+        def lane(setting: PyTree, per_seed: Any, packed: list[Array]) -> list[Array]:
+            carry = _step_lane(run, setting, per_seed, run.packing.unpack(packed), step, refresh)
+            return run.packing.pack(carry)
+
+        return lambda packed: run.over_lanes(lane)(run.settings, (run.key, draws), packed)
+
     if period is None:
-        return lane(False)(carry)
+        return lanes(False)(packed)
     if period == 1:
-        return lane(True)(carry)
-    return jax.lax.cond(step % period == 0, lane(True), lane(False), carry)
+        return lanes(True)(packed)
+    return jax.lax.cond(step % period == 0, lanes(True), lanes(False), packed)
+
+
+def _step_lane(
+    run: Run, setting: PyTree, per_seed: tuple[Array, Batches], carry: Carry, step: Array, refresh: bool
+) -> Carry:
+    """One step of one lane: the whole mathematics of a run."""
+    problem, method = run.lane(setting)
+    key, batches = per_seed
+    w, opt_state = descend(problem, method.step, carry)
+    if refresh:
+        batches = _refresh_batches(problem, method, key, step)
+        estimate, state = method.estimator.refresh(problem, w, batches, carry.state)
+    else:
+        estimate, state = method.estimator.update(problem, w, batches, carry.state)
+    average = None
+    if run.plan.average:
+        average = jax.tree.map(lambda a, w: a + (w - a) / (step + 1), carry.average, w)
+    return Carry(w, estimate, state, opt_state, average)
 
 
 def descend(problem: Problem, rule: optax.GradientTransformation, carry: Carry) -> tuple[PyTree, PyTree]:
@@ -243,5 +259,24 @@ def _refresh_batches(problem: Problem, method: Method, key: Array, step: Array |
 
 def _facts(run: Run) -> Any:
     """An estimator of the run, for its static facts; those are the same in every lane."""
-    one = jax.tree.map(lambda x: x[0], run.settings) if run.plan.grid else run.settings
-    return run.lane(one)[1].estimator
+    return run.lane(_first_setting(run))[1].estimator
+
+
+def _first_setting(run: Run) -> PyTree:
+    return jax.tree.map(lambda x: x[0], run.settings) if run.plan.grid else run.settings
+
+
+def find_packing(run: Run) -> Packing:
+    """Which leaves of the carry of one lane are one value, at the start and after every step."""
+    setting, key = _first_setting(run), run.key[0] if run.plan.grid else run.key
+    estimator, now = _facts(run), jnp.asarray(1)
+    kinds = {None: [False], 1: [True]}.get(estimator.period, [False, True])
+
+    def step(refresh: bool) -> Callable[[Carry], Carry]:
+        def one(carry: Carry) -> Carry:
+            draws = draw_batches(run.problem, estimator.passes, key, now, run.plan.sizes)
+            return _step_lane(run, setting, (key, draws), carry, now, refresh)
+
+        return one
+
+    return lasting_packing(lambda: _start_lane(run, setting, key), [step(kind) for kind in kinds])

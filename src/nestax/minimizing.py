@@ -20,6 +20,7 @@ from nestax.problem import Problem
 from nestax.progress import progress_line
 from nestax.record import choose_columns
 from nestax.result import Carry, Result, Status
+from nestax.trees import shapes_of
 
 
 def minimize(
@@ -186,14 +187,18 @@ def _as_method(estimator: Any, optimizer: Any) -> Method:
 
 def _restored(compiled: Compiled, start: Carry) -> Any:
     """The carry to continue from, with its structure if it came from a file; checked for fit."""
-    template = jax.eval_shape(compiled.start).carry
-    shapes = lambda tree: [(x.shape, x.dtype) for x in jax.tree.leaves(tree)]
-    if shapes(template) != shapes(start.lane):
+    packing = compiled.run.packing
+    leaves = jax.tree.leaves(start.lane)
+    fits = packing.shape.leaves == shapes_of(leaves).leaves
+    if not fits or not all(
+        np.array_equal(leaf, leaves[k], equal_nan=True)
+        for leaf, k in zip(leaves, packing.groups)  # noqa: B905
+    ):
         raise SettingError(
-            "start= belongs to another problem, method or output: its arrays do not have the "
-            "shapes that this run needs."
+            "start= belongs to another problem, method or output: its arrays are not the ones that "
+            "this run carries."
         )
-    return jax.tree.structure(template).unflatten(jax.tree.leaves(start.lane))
+    return packing.shape.treedef.unflatten(leaves)
 
 
 def _stop_inside(

@@ -16,10 +16,11 @@ Setting = Array | float | Callable[..., Any]
 def storm(new: PyTree, keep: Array, tracked: PyTree, old: PyTree) -> PyTree:
     """STORM: ``g(x_t;ξ) + keep·(tracked − g(x_{t−1};ξ))``, the same draw ξ at both points.
 
-    Exact for ever, for every ``keep``, if g carries no noise and the start was exact.
+    Exact for ever, for every ``keep``, if g carries no noise and the start was exact. Where tracked
+    and old are one array, as for a component that a level hands on, nothing needs to be computed.
     Reference: Cutkosky and Orabona, NeurIPS 2019.
     """
-    return jax.tree.map(lambda n, t, o: n + keep * (t - o), new, tracked, old)
+    return jax.tree.map(lambda n, t, o: n if t is o else n + keep * (t - o), new, tracked, old)
 
 
 class Schedule(eqx.Module):
