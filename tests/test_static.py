@@ -34,18 +34,34 @@ def test_optax_optimisers_are_equal_when_their_numbers_are():
     )
 
 
-def test_a_changed_global_is_another_function(monkeypatch):
+def test_one_object_is_one_function_whatever_happens_around_it(monkeypatch):
     before = Static(uses_global)
-    assert before == Static(uses_global)
     monkeypatch.setitem(globals(), "SCALE", 3.0)
-    assert before != Static(uses_global)
+    assert before == Static(uses_global)
+    calls = []
+    counting = lambda x: calls.append(x)
+    before = Static(counting)
+    calls.append(1)
+    assert before == Static(counting)
 
 
-def test_a_global_used_in_a_nested_function_counts(monkeypatch):
-    outer = lambda x: (lambda y: SCALE * y)(x)
-    before = Static(outer)
-    monkeypatch.setitem(globals(), "SCALE", 5.0)
-    assert before != Static(outer)
+def test_a_changed_global_makes_another_function_of_equal_code(monkeypatch):
+    fresh = lambda: lambda x: SCALE * x
+    nested = lambda: lambda x: (lambda y: SCALE * y)(x)
+    before = Static(fresh()), Static(nested())
+    assert before == (Static(fresh()), Static(nested()))
+    monkeypatch.setitem(globals(), "SCALE", 3.0)
+    assert before[0] != Static(fresh())
+    assert before[1] != Static(nested())
+
+
+def test_a_changed_container_makes_another_function_of_equal_code():
+    settings = {"rate": 0.1}
+    fresh = lambda: lambda x: settings["rate"] * x
+    before = Static(fresh())
+    assert before == Static(fresh())
+    settings["rate"] = 0.2
+    assert before != Static(fresh())
 
 
 def test_arrays_in_closures_go_by_identity():

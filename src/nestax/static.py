@@ -2,8 +2,9 @@
 
 ``optax.sgd(0.1)`` and a lambda written in a loop are new objects each time, and a compilation cache
 that goes by identity compiles anew for each. Two Python functions behave alike when traced if they
-have the same code, defaults and closure, and if the globals they mention are the same objects (or
-equal numbers and strings). That is what is compared here; everything unknown goes by identity.
+are one object, as everywhere in JAX; or if they have the same code, defaults and closure, and the
+globals they mention are the same objects (or equal numbers and strings). That is what is compared
+here; everything unknown goes by identity.
 """
 
 import functools
@@ -44,6 +45,23 @@ class Identity:
         return isinstance(other, Identity) and self.thing is other.thing
 
 
+class Behaviour:
+    """A function with what it refers to, as that was when the key was made."""
+
+    def __init__(self, fn: types.FunctionType, parts: tuple[Any, ...]):
+        self.fn, self.parts = fn, parts
+
+    def __hash__(self) -> int:
+        return hash(self.fn.__code__)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Behaviour):
+            return False
+        if self.fn is other.fn:
+            return True
+        return self.fn.__code__ == other.fn.__code__ and self.parts == other.parts
+
+
 def behaviour(thing: Any, seen: tuple[int, ...]) -> Any:
     """A hashable key; equal keys mean equal behaviour under tracing."""
     if id(thing) in seen:
@@ -62,13 +80,13 @@ def behaviour(thing: Any, seen: tuple[int, ...]) -> Any:
         return (types.MethodType, inside(thing.__func__), inside(thing.__self__))
     if isinstance(thing, types.FunctionType):
         cells = [_cell(c) for c in thing.__closure__ or ()]
-        return (
-            thing.__code__,
+        parts = (
             inside(thing.__defaults__),
             inside(thing.__kwdefaults__),
             *map(inside, cells),
             *(_global(thing.__globals__.get(name)) for name in _names(thing.__code__)),
         )
+        return Behaviour(thing, parts)
     return Identity(thing)
 
 
