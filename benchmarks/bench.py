@@ -25,10 +25,10 @@ from measure import Contender, Cost, compare, exponent, memory, on_one_thread
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "cpu.json"
 SMALL_LOOPS = "--xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold=100000000"
-STRIDE = 12_800  # steps between records of a single run: records do not count
-NESTAX_STEPS = (STRIDE, 5 * STRIDE)
-KERNEL_STEPS = (10_000, 210_000)
-ROUNDS = 25
+STRIDE = 6_400  # steps between records of a single run: records do not count
+NESTAX_STEPS = (STRIDE, 21 * STRIDE)
+KERNEL_STEPS = (10_000, 610_000)
+ROUNDS = 20
 CHECKED_STEPS = 50
 
 

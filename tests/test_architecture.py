@@ -12,10 +12,10 @@ import nestax
 SOURCE = Path(nestax.__file__).parent
 #: A module may import only modules that stand before it.
 ORDER = [
-    "errors", "trees", "structure", "jacobian", "tracking", "static", "projections", "source", "level",
-    "problem", "estimator", "matrix_free", "estimators", "record", "packing", "cost", "loop", "progress", "drive",
-    "figure", "result", "minimizing", "sweeping", "evaluating", "checking", "problems", "datasets",
-    "testing", "cli",
+    "errors", "trees", "structure", "jacobian", "tracking", "static", "projections", "source",
+    "level", "problem", "estimator", "matrix_free", "estimators", "record", "packing", "cost",
+    "loop", "progress", "drive", "figure", "result", "minimizing", "sweeping", "evaluating",
+    "checking", "problems", "datasets", "testing", "cli",
 ]  # fmt: skip
 FILES = sorted(SOURCE.rglob("*.py"))
 

@@ -106,8 +106,8 @@ class AbstractEstimator(eqx.Module):
 
     def defaults(self, problem: Problem, horizon: Array | int, sizes: tuple[int, ...]) -> Any:
         """This estimator with everything filled in that depends on the problem and the run."""
-        del problem, sizes
-        return with_horizon(self, horizon)
+        del sizes
+        return with_schedules(self, horizon, str(problem.dtype))
 
 
 class Method(eqx.Module):
@@ -117,8 +117,8 @@ class Method(eqx.Module):
     step: optax.GradientTransformation
 
 
-def with_horizon(tree: PyTree, horizon: Array | int) -> PyTree:
-    """Fills the horizon into schedules ``fn(count, horizon)``; ``fn(count)`` stays as it is."""
+def with_schedules(tree: PyTree, horizon: Array | int, dtype: str) -> PyTree:
+    """Makes a ``Schedule`` of every function among the settings, and gives it what it asks for."""
 
     def one(leaf: Any) -> Any:
         if not callable(leaf) or isinstance(leaf, Schedule):
@@ -129,7 +129,7 @@ def with_horizon(tree: PyTree, horizon: Array | int) -> PyTree:
             if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
         ]
         fn: Any = leaf
-        return Schedule(fn, jnp.asarray(horizon)) if len(needed) >= 2 else fn
+        return Schedule(fn, jnp.asarray(horizon) if len(needed) >= 2 else None, dtype)
 
     return jax.tree.map(one, tree, is_leaf=lambda x: isinstance(x, Schedule))
 

@@ -140,7 +140,10 @@ def jacobian_of(fn: Any, x: PyTree, structure: Structure) -> tuple[PyTree, Jacob
     elif rows <= columns:
         dense, value = _reverse(of_active, args)
     else:
-        dense, value = _forward(of_active, args)
+        try:
+            dense, value = _forward(of_active, args)
+        except TypeError:  # a function with a reverse rule of its own has no forward one
+            dense, value = _reverse(of_active, args)
 
     blocks: list[list[Any]] = [[None] * len(inputs.leaves) for _ in outputs.leaves]
     for row, o in zip(dense, computed, strict=True):

@@ -218,8 +218,12 @@ FIRST_WEIGHTS = 2**31 - 1
 def draw_batches(
     problem: Problem, passes: Any, key: Array, step: Array | int, sizes: tuple[int, ...]
 ) -> Batches:
-    """The batches of one step, independent across levels and passes."""
-    pairs = [(level, name) for level in range(len(problem.levels)) for name in passes]
+    """The batches of one step, independent across levels and passes.
+
+    The first pass of a level draws the same whatever other passes there are, so that methods can be
+    compared draw by draw.
+    """
+    pairs = [(level, name) for name in passes for level in range(len(problem.levels))]
     keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jnp.arange(len(pairs)))
     batches: tuple[dict[str, Any], ...] = tuple({} for _ in problem.levels)
     for n, (i, name) in enumerate(pairs):

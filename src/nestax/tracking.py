@@ -24,13 +24,18 @@ def storm(new: PyTree, keep: Array, tracked: PyTree, old: PyTree) -> PyTree:
 
 
 class Schedule(eqx.Module):
-    """A schedule ``fn(count, horizon)`` with its horizon filled in; the horizon is a leaf."""
+    """A schedule ``fn(count)`` or ``fn(count, horizon)``, its value in the dtype of the run.
 
-    fn: Callable[[Array, Array], Array]
-    horizon: Array
+    The horizon is a leaf, so that runs of other lengths share a compilation.
+    """
+
+    fn: Callable[..., Any]
+    horizon: Array | None
+    dtype: str = eqx.field(static=True)
 
     def __call__(self, count: Array) -> Array:
-        return self.fn(count, self.horizon)
+        value = self.fn(count) if self.horizon is None else self.fn(count, self.horizon)
+        return jnp.asarray(value, self.dtype)
 
 
 def as_setting(value: Any) -> Any:

@@ -1,6 +1,7 @@
 """Small functions on trees of arrays that Optax does not have."""
 
 import math
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import jax
@@ -55,7 +56,7 @@ def norm(tree: PyTree) -> Array:
 
 def square(tree: PyTree) -> Array:
     """Sum of the squares of all entries."""
-    return sum((jnp.vdot(x, x) for x in jax.tree.leaves(tree)), start=jnp.zeros(()))
+    return _sum(jnp.vdot(x, x) for x in jax.tree.leaves(tree))
 
 
 def subtract(a: PyTree, b: PyTree) -> PyTree:
@@ -64,7 +65,12 @@ def subtract(a: PyTree, b: PyTree) -> PyTree:
 
 def inner(a: PyTree, b: PyTree) -> Array:
     """Euclidean inner product of two trees of equal structure."""
-    return sum(jax.tree.leaves(jax.tree.map(jnp.vdot, a, b)), start=jnp.zeros(()))
+    return _sum(jax.tree.leaves(jax.tree.map(jnp.vdot, a, b)))
+
+
+def _sum(terms: Iterable[Array]) -> Any:
+    first, *rest = terms  # no neutral element: it would have a dtype of its own
+    return sum(rest, start=first)
 
 
 def scale(factor: Array, tree: PyTree) -> PyTree:

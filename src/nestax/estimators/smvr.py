@@ -109,7 +109,7 @@ class SMVR(AbstractEstimator):
 
     def _read(self, problem: Problem, w: PyTree, value: list, jac: list, active: Any, count: Array):
         hits = None if self.radius is None else jnp.asarray(active, jnp.int32)
-        aux = {} if hits is None else {"ball_active": hits / (count + 1)}
+        aux = {} if hits is None else {"ball_active": (hits / (count + 1)).astype(value[-1].dtype)}
         tracked = zip(problem.levels, jac, strict=True)
         kept = tuple(None if level.deterministic else V for level, V in tracked)
         state = SMVRState(w, tuple(value), kept, hits, count)

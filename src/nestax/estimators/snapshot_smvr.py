@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import PyTree
+from jaxtyping import Array, PyTree
 
 from nestax.errors import ProblemError, check_count, check_setting
 from nestax.estimator import AbstractEstimator, Batches, Calls, Estimate, Trackers, chain_gradient
@@ -31,7 +31,7 @@ class SnapshotState(eqx.Module):
     jac: tuple[Jacobian | None, ...]
     at: tuple[PyTree, ...]
     full: tuple[tuple[PyTree, Jacobian] | None, ...]
-    count: Any
+    count: Array
 
 
 class SnapshotSMVR(AbstractEstimator):
@@ -78,16 +78,19 @@ class SnapshotSMVR(AbstractEstimator):
         return SnapshotSMVR(this.beta, max(epochs))
 
     def init(self, problem: Problem, w: PyTree, batches: Batches):
+        return self._snapshot(problem, w, batches, jnp.zeros((), jnp.int32))
+
+    def refresh(self, problem: Problem, w: PyTree, batches: Batches, state: SnapshotState):
+        return self._snapshot(problem, w, batches, state.count + 1)
+
+    def _snapshot(self, problem: Problem, w: PyTree, batches: Batches, count: Array):
         at, full, x = [], [], w
         for level, batch in zip(problem.levels, batches, strict=True):
             at.append(x)
             full.append(level.value_and_jac(x, batch["value"]))
             x = level.project(full[-1][0])
         value = [level.project(f) for level, (f, _) in zip(problem.levels, full, strict=True)]
-        return self._read(problem, w, value, [J for _, J in full], tuple(at), tuple(full), 0)
-
-    def refresh(self, problem: Problem, w: PyTree, batches: Batches, state: SnapshotState):
-        return self.init(problem, w, batches)
+        return self._read(problem, w, value, [J for _, J in full], tuple(at), tuple(full), count)
 
     def update(self, problem: Problem, w: PyTree, batches: Batches, state: SnapshotState):
         beta = at(self.beta, state.count + 1)
@@ -115,7 +118,7 @@ class SnapshotSMVR(AbstractEstimator):
         keep = lambda trackers: tuple(
             x if s else None for s, x in zip(stochastic, trackers, strict=True)
         )
-        state = SnapshotState(w, tuple(value), keep(jac), keep(at), keep(full), jnp.asarray(count))
+        state = SnapshotState(w, tuple(value), keep(jac), keep(at), keep(full), count)
         return Estimate(value[-1], chain_gradient(jac, value[-1]), {}), state
 
     def trackers(self, state: SnapshotState):
