@@ -426,13 +426,16 @@ def levels() -> dict[str, Any]:
             cost = costs[f"{name} {depth}"].cpu
             cells += [_number(cost), _number(cost / depth)]
         table.add_row(str(depth), *cells)
-    slopes = {
-        name: exponent(depths, [costs[f"{name} {k}"].cpu for k in depths])
-        for name in ("SMVR", "AdjointSMVR")
-    }
-    table.add_row("exponent", f"{slopes['SMVR']:.2f}", "", f"{slopes['AdjointSMVR']:.2f}", "")
-    _show(table)
-    return {"microseconds": _plain(costs), "exponent": slopes}
+    slopes = {}
+    for label, cheap in {"exponent": 0, "exponent without the last level": 1}.items():
+        slopes[label] = {
+            name: exponent([k - cheap for k in depths], [costs[f"{name} {k}"].cpu for k in depths])
+            for name in ("SMVR", "AdjointSMVR")
+        }
+        cells = [f"{slope:.2f}" for slope in slopes[label].values()]
+        table.add_row(label, cells[0], "", cells[1], "")
+    _show(table, "The last level is a scalar and costs little.")
+    return {"microseconds": _plain(costs), **slopes}
 
 
 def dimension() -> dict[str, Any]:

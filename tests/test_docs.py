@@ -11,7 +11,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
-def test_code_runs(page, tmp_path, monkeypatch):
+def test_code_runs(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     space: dict = {"__name__": "__docs__"}
     with jax.enable_x64(False):  # as a reader has it
@@ -19,13 +19,8 @@ def test_code_runs(page, tmp_path, monkeypatch):
             line = page.read_text()[: match.start()].count("\n") + 1
             code = "\n" * line + match.group(1)
             exec(compile(code, str(page), "exec"), space)
-
-
-def test_the_readme_prints_the_number_it_promises(capsys, tmp_path, monkeypatch):
-    test_code_runs(ROOT / "README.md", tmp_path, monkeypatch)
-    out = capsys.readouterr().out.splitlines()
-    assert out[0] == "F(w) = 0.1108"
-    assert out[1] == "F*   = 0.1108"
+    if page.stem == "README":  # prints the number it promises
+        assert capsys.readouterr().out.splitlines()[:2] == ["F(w) = 0.1108", "F*   = 0.1108"]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
