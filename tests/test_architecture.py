@@ -85,7 +85,7 @@ def test_every_public_name_can_be_reached_in_any_order():
     code = "import nestax; [getattr(nestax, n) for n in nestax.__all__]; print(callable(nestax.sweep))"
     assert run(code).strip() == "True"
     assert run("import nestax; nestax.grid; print(callable(nestax.minimize))").strip() == "True"
-    with pytest.raises(AttributeError, match="no attribute 'minimise'"):
+    with pytest.raises(AttributeError, match="no attribute 'minimise'; did you mean 'minimize'"):
         _ = nestax.minimise
 
 

@@ -89,6 +89,15 @@ def test_a_chain_that_does_not_fit_is_printed():
     assert "outer        <- does not fit" in text
 
 
+def test_a_function_with_the_wrong_arguments_is_told_how_it_is_called():
+    with pytest.raises(nx.ProblemError, match=r"called as fn\(x, draw, \*args\)"):
+        nx.Problem([level(lambda x: x), outer()], jnp.ones(3))
+
+
+def test_a_problem_prints_as_its_chain():
+    assert repr(PROBLEM) == f"Problem\n{PROBLEM.describe()}"
+
+
 def test_float64_weights_without_x64_are_refused():
     with jax.enable_x64(False), pytest.raises(nx.ProblemError, match="jax_enable_x64"):
         nx.Problem([level(), outer()], np.ones(3))
@@ -125,6 +134,8 @@ MINIMIZE = {"problem": PROBLEM, "estimator": nx.SMVR(), "optimizer": optax.sgd(0
         ({"optimizer": None}, "such as optax.sgd"),
         ({"optimizer": 0.1}, "such as optax.sgd"),
         ({"estimator": optax.sgd(0.1)}, "must be an estimator such as nx.SMVR"),
+        ({"seed": "x"}, "seed must be a whole number"),
+        ({"problem": "portfolio"}, "first argument must be an nx.Problem"),
         ({"patience": 0}, "patience must be a whole number"),
         ({"seconds": 0}, "seconds must be positive"),
         ({"estimator": nx.SMVR(radius=[1.0, 2.0, 3.0])}, "got 3 for 2 levels"),
@@ -146,6 +157,7 @@ def test_beta_outside_its_range_is_refused(method, beta):
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
+        (lambda: nx.SMVR(beta="0.1"), "a setting must be a number or a schedule; got '0.1'"),
         (lambda: nx.SMVR(radius=0.0), "radius must be positive"),
         (lambda: nx.SMVR(ball="l1"), "ball must be one of frobenius, spectral"),
         (lambda: nx.AdjointSMVR(mode="shared"), "mode must be one of fresh, lagged, reuse"),

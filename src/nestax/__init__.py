@@ -63,7 +63,11 @@ def __getattr__(name: str) -> Any:
         value = getattr(importlib.import_module(f"nestax.{_HOMES[name]}"), name)
         globals()[name] = value
         return value
-    raise AttributeError(f"module 'nestax' has no attribute {name!r}")
+    import difflib
+
+    near = difflib.get_close_matches(name, __all__, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise AttributeError(f"module 'nestax' has no attribute {name!r}{hint}")
 
 
 def __dir__() -> list[str]:

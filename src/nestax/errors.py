@@ -38,6 +38,13 @@ def check_count(name: str, value: Any) -> int:
     return int(value)
 
 
+def check_seed(seed: Any) -> int:
+    """A whole number of either sign, as a Python int."""
+    if not isinstance(seed, int | np.integer):
+        raise SettingError(f"seed must be a whole number; got {seed!r}.")
+    return int(seed)
+
+
 def choose(name: str, value: str, options: tuple[str, ...]) -> str:
     """One of a few words; the sentence lists them."""
     if value not in options:

@@ -13,7 +13,7 @@ import optax
 from nestax import trees
 from nestax.cost import Cost, Meter
 from nestax.drive import At, Chunk, Compiled, make_plan
-from nestax.errors import SettingError, check_count, check_setting, choose
+from nestax.errors import SettingError, check_count, check_seed, check_setting, choose
 from nestax.estimator import AbstractEstimator, Method
 from nestax.loop import Run
 from nestax.problem import Problem
@@ -69,7 +69,8 @@ def minimize(
         progress: show a progress line; by default only on a terminal.
     """
     began = time.perf_counter()
-    method = _as_method(estimator, optimizer)
+    method = _as_method(problem, estimator, optimizer)
+    seed = check_seed(seed)
     choose("output", output, ("last", "random", "average"))
     check_setting("seconds", seconds, "positive", lambda s: s > 0)
     if patience is not None:
@@ -169,7 +170,9 @@ class Book:
         return {name: np.stack([row[name] for row in self.rows]) for name in self.rows[0]}
 
 
-def _as_method(estimator: Any, optimizer: Any) -> Method:
+def _as_method(problem: Any, estimator: Any, optimizer: Any) -> Method:
+    if not isinstance(problem, Problem):
+        raise SettingError(f"the first argument must be an nx.Problem; got {problem!r}.")
     if isinstance(estimator, Method):
         if optimizer is not None:
             raise SettingError("an nx.Method brings its own step rule; leave the optimizer out.")

@@ -79,6 +79,9 @@ class Problem(eqx.Module):
         lines += [_line(level.name, level, level.shape.outputs) for level in self.levels]
         return "\n".join(lines)
 
+    def __repr__(self) -> str:
+        return f"Problem\n{self.describe()}"
+
     def start(self, key: Array) -> PyTree:
         return self.w0(key) if callable(self.w0) else self.w0
 
@@ -222,7 +225,9 @@ def _fit_together(levels: list[Level], shape: Shapes) -> tuple[Level, ...]:
             level = level.bind(x.structs())
         except Exception as error:
             reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
-            raise refuse(level, f"cannot take the value before it: {reason}") from None
+            call = "fn(x, *args)" if level.deterministic else "fn(x, draw, *args)"
+            why = f"cannot take the value before it, called as {call}: {reason}"
+            raise refuse(level, why) from None
         x = level.shape.outputs
         wrong = sorted({d for _, d in x.leaves} - {dtype})
         if wrong or not x.leaves:

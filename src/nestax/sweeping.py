@@ -162,6 +162,13 @@ def sweep(
     return Sweep(settings, at.carry.w, records, status)
 
 
+class Setting(SimpleNamespace):
+    """One setting of a sweep; its numbers are attributes."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"no setting is called {name!r}; there are {', '.join(vars(self))}.")
+
+
 class Built(eqx.Module):
     """Turns what the user's ``build`` returns into a problem and a method."""
 
@@ -169,7 +176,7 @@ class Built(eqx.Module):
     problem: Problem
 
     def __call__(self, setting: dict[str, Any]) -> tuple[Problem, Method]:
-        out = self.build(SimpleNamespace(**setting))
+        out = self.build(Setting(**setting))
         if isinstance(out, Method):
             return self.problem, out
         if isinstance(out, tuple) and len(out) == 2:

@@ -40,7 +40,12 @@ class Schedule(eqx.Module):
 
 def as_setting(value: Any) -> Any:
     """A number as an array leaf, so that changing it never compiles again; a schedule as it is."""
-    return value if value is None or callable(value) else jnp.asarray(value)
+    if value is None or callable(value):
+        return value
+    try:
+        return jnp.asarray(value)
+    except TypeError:
+        raise SettingError(f"a setting must be a number or a schedule; got {value!r}.") from None
 
 
 def at(setting: Any, count: Array) -> Any:

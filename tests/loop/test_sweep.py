@@ -177,3 +177,14 @@ def test_bad_sweeps_get_one_sentence(problem, changes, sentence):
     good = {"build": smvr, "settings": nx.grid(beta=[0.1], lr=[0.1]), "seeds": 1, "steps": 2}
     with pytest.raises(nx.SettingError, match=sentence):
         nx.sweep(problem, **(good | changes))
+
+
+def test_a_misspelt_setting_is_named_with_the_right_ones(problem):
+    with pytest.raises(AttributeError, match="no setting is called 'bta'; there are beta, lr"):
+        nx.sweep(
+            problem,
+            lambda s: (nx.SMVR(beta=s.bta), optax.sgd(s.lr)),
+            settings=nx.grid(beta=[0.1], lr=[0.1]),
+            seeds=1,
+            steps=2,
+        )
