@@ -4,11 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test test-slow lint types bench bench-torch clean
+.PHONY: help demo test test-slow test-typed lint types bench bench-torch clean
 help:
 	@echo "make demo        solve a portfolio on made-up returns; leaves demo/portfolio.png and a table"
 	@echo "make test        all tests but the slow ones"
 	@echo "make test-slow   the slow ones"
+	@echo "make test-typed  the tests of the mathematics, with annotations checked at run time"
 	@echo "make lint types  style, format and types"
 	@echo "make bench       the speed tables (bench-torch installs PyTorch for one row of them)"
 
@@ -26,6 +27,11 @@ test: $(READY)
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow
+
+# The annotations, checked while the tests of the mathematics run.
+test-typed: $(READY)
+	$(BIN)/python -m pytest -n 2 --jaxtyping-packages=nestax,beartype.beartype \
+		tests/estimators tests/laws tests/test_level.py tests/test_source.py
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
@@ -17,7 +18,7 @@ def check_batched(level: Level, single: Level, x: PyTree, *, draws: int = 8, see
     source: Any = single.source
     shapes = jax.eval_shape(lambda: x)
     many, one = level.bind(shapes), single.bind(shapes)
-    batch = source.draw(jax.random.key(seed), np.int32(0), draws)
+    batch = source.draw(jax.random.key(seed), jnp.asarray(0), draws)
     value, pull = many.value_and_pull(x, batch)
     expected, expected_pull = one.value_and_pull(x, batch)
     leaves, treedef = jax.tree.flatten(expected)
