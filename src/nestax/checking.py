@@ -13,6 +13,7 @@ from jaxtyping import Array, PyTree
 
 from nestax import trees
 from nestax.errors import check_count
+from nestax.jacobian import pull_through
 from nestax.level import Level
 from nestax.loop import draw_batches
 from nestax.problem import Problem
@@ -169,9 +170,7 @@ def _noise_scale(problem: Problem, w: PyTree, batches: Any) -> Array:
             adjoint = level.value_and_pull(at, draw)[1](adjoint)
         return ravel_pytree(adjoint)[0]
 
-    gradient = jnp.ones_like(x)
-    for pull in reversed(pulls):
-        gradient = pull(gradient)
+    gradient = pull_through(pulls, x)
     each = jax.lax.map(single, jnp.arange(min(count, 256)), batch_size=64)
     total = jnp.sum(jnp.var(each, axis=0))
     return total / jnp.maximum(trees.square(gradient), np.finfo(np.float32).tiny)

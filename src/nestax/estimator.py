@@ -132,11 +132,3 @@ def with_schedules(tree: PyTree, horizon: Array | int, dtype: str) -> PyTree:
         return Schedule(fn, jnp.asarray(horizon) if len(needed) >= 2 else None, dtype)
 
     return jax.tree.map(one, tree, is_leaf=lambda x: isinstance(x, Schedule))
-
-
-def chain_gradient(jacs: list[Jacobian] | tuple[Jacobian, ...], like: Array) -> PyTree:
-    """J_1ᵀ⋯J_Kᵀ, from the outer end, so that only matrix-vector products occur."""
-    adjoint = jnp.ones_like(like)
-    for jac in reversed(jacs):
-        adjoint = jac.pull(adjoint)
-    return adjoint

@@ -1,5 +1,6 @@
 """Jacobians made of blocks: nothing where zero, a number where identity, an array elsewhere."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -180,6 +181,14 @@ def _forward(fn: Any, args: list[Array]) -> tuple[list[list[Array]], PyTree]:
             left += a.size
         blocks.append(row)
     return blocks, value
+
+
+def pull_through(pulls: Sequence[Callable[[PyTree], PyTree]], like: Array) -> PyTree:
+    """J_1ᵀ⋯J_Kᵀ from the maps p ↦ J_iᵀp, from the outer end: only matrix-vector products occur."""
+    adjoint = jnp.ones_like(like)
+    for pull in reversed(pulls):
+        adjoint = pull(adjoint)
+    return adjoint
 
 
 def into_ball(jac: Jacobian, radius: Array, ball: str) -> tuple[Jacobian, Array]:

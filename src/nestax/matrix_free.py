@@ -13,7 +13,6 @@ reuse:  the same draws and the same points. Biased by the variance over the batc
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from nestax.estimator import Batches, Calls
@@ -77,11 +76,3 @@ def track_forward(
         points["new"].append(level.project(u))
     *inputs, last = points["new"]
     return Forward(tuple(inputs), last, heads, tails)
-
-
-def pull_through(pulls: list[Pull], like: Array) -> PyTree:
-    """J_1ᵀ⋯J_Kᵀ by pullbacks from the outer end."""
-    adjoint = jnp.ones_like(like)
-    for pull in reversed(pulls):
-        adjoint = pull(adjoint)
-    return adjoint

@@ -10,7 +10,7 @@ from jaxtyping import Array, PyTree
 
 from nestax import trees
 from nestax.errors import ProblemError
-from nestax.jacobian import Jacobian
+from nestax.jacobian import Jacobian, pull_through
 from nestax.level import Level
 from nestax.trees import Shapes, shapes_of
 
@@ -136,10 +136,7 @@ class Problem(eqx.Module):
         for level in self.levels:
             x, pull = level.value_and_pull(x, self._population(level))
             pulls.append(pull)
-        adjoint = jnp.ones_like(x)
-        for pull in reversed(pulls):
-            adjoint = pull(adjoint)
-        return self.add_penalty(w, x, adjoint)
+        return self.add_penalty(w, x, pull_through(pulls, x))
 
     def add_penalty(self, w: PyTree, value: Array, grad: PyTree) -> tuple[Array, PyTree]:
         if self.penalty is None:

@@ -1,10 +1,10 @@
 """Exact: the full gradient over the population at every step; what the others are compared with."""
 
 import equinox as eqx
-import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from nestax.estimator import AbstractEstimator, Batches, Calls, Estimate, Trackers
+from nestax.jacobian import pull_through
 from nestax.problem import Problem
 
 
@@ -32,10 +32,7 @@ class Exact(AbstractEstimator):
         for level, batch in zip(problem.levels, batches, strict=True):
             x, pull = level.value_and_pull(x, batch["value"])
             pulls.append(pull)
-        grad = jnp.ones_like(x)
-        for pull in reversed(pulls):
-            grad = pull(grad)
-        return Estimate(x, grad, {}), ExactState(w)
+        return Estimate(x, pull_through(pulls, x), {}), ExactState(w)
 
     def update(self, problem: Problem, w: PyTree, batches: Batches, state: ExactState):
         return self.init(problem, w, batches)

@@ -6,10 +6,10 @@ v_t      grad        J_1(w_t; ξ_t^1)ᵀ ⋯ J_K(u_t^{K-1}; ξ_t^K)ᵀ
 """
 
 import equinox as eqx
-import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from nestax.estimator import AbstractEstimator, Batches, Calls, Estimate, Trackers
+from nestax.jacobian import pull_through
 from nestax.problem import Problem
 
 
@@ -36,10 +36,7 @@ class Plain(AbstractEstimator):
             x = level.project(x)
             value.append(x)
             pulls.append(pull)
-        grad = jnp.ones_like(x)
-        for pull in reversed(pulls):
-            grad = pull(grad)
-        return Estimate(x, grad, {}), PlainState(w, tuple(value))
+        return Estimate(x, pull_through(pulls, x), {}), PlainState(w, tuple(value))
 
     def update(self, problem: Problem, w: PyTree, batches: Batches, state: PlainState):
         return self.init(problem, w, batches)

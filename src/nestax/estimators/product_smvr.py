@@ -18,14 +18,8 @@ from jaxtyping import Array, PyTree
 from nestax import trees
 from nestax.errors import check_setting, choose
 from nestax.estimator import AbstractEstimator, Batches, Estimate, Trackers
-from nestax.matrix_free import (
-    MODES,
-    Forward,
-    first_forward,
-    passes_of,
-    pull_through,
-    track_forward,
-)  # fmt: skip
+from nestax.jacobian import pull_through
+from nestax.matrix_free import MODES, Forward, first_forward, passes_of, track_forward
 from nestax.problem import Problem
 from nestax.tracking import as_setting, at, storm
 

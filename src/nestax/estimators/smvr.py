@@ -17,8 +17,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from nestax.errors import check_setting, choose
-from nestax.estimator import AbstractEstimator, Batches, Calls, Estimate, Trackers, chain_gradient
-from nestax.jacobian import Jacobian, into_ball
+from nestax.estimator import AbstractEstimator, Batches, Calls, Estimate, Trackers
+from nestax.jacobian import Jacobian, into_ball, pull_through
 from nestax.problem import Problem
 from nestax.tracking import as_setting, at, per_level, storm
 
@@ -113,7 +113,7 @@ class SMVR(AbstractEstimator):
         tracked = zip(problem.levels, jac, strict=True)
         kept = tuple(None if level.deterministic else V for level, V in tracked)
         state = SMVRState(w, tuple(value), kept, hits, count)
-        return Estimate(value[-1], chain_gradient(jac, value[-1]), aux), state
+        return Estimate(value[-1], pull_through([V.pull for V in jac], value[-1]), aux), state
 
     def trackers(self, state: SMVRState):
         return Trackers(state.w, state.value, state.jac)

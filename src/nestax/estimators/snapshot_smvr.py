@@ -19,8 +19,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from nestax.errors import ProblemError, check_count, check_setting
-from nestax.estimator import AbstractEstimator, Batches, Calls, Estimate, Trackers, chain_gradient
-from nestax.jacobian import Jacobian
+from nestax.estimator import AbstractEstimator, Batches, Calls, Estimate, Trackers
+from nestax.jacobian import Jacobian, pull_through
 from nestax.problem import Problem
 from nestax.tracking import as_setting, at
 
@@ -119,7 +119,7 @@ class SnapshotSMVR(AbstractEstimator):
             x if s else None for s, x in zip(stochastic, trackers, strict=True)
         )
         state = SnapshotState(w, tuple(value), keep(jac), keep(at), keep(full), count)
-        return Estimate(value[-1], chain_gradient(jac, value[-1]), {}), state
+        return Estimate(value[-1], pull_through([V.pull for V in jac], value[-1]), {}), state
 
     def trackers(self, state: SnapshotState):
         return Trackers(state.w, state.value, state.jac)
