@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import nestax as nx
+from nestax.estimator import with_schedules
 
 STEPS, BATCH, FIRST_BATCH, ROWS = 12, 3, 5, 40
 
@@ -349,22 +350,33 @@ class Run(NamedTuple):
         ]
 
 
-def drive(problem, estimator, lr, *, passes=None) -> Run:
-    """w ← Π(w − lr·grad), new draws, update (or refresh): what the loop does, step by step.
+def drive(problem, estimator, lr=None, *, passes=None) -> Run:
+    """w ← step(w, estimate), new draws, update (or refresh): what the loop does, step by step.
 
+    lr: a number for w ← Π(w − lr·grad); a step rule; None for the one the method is published with.
     passes: what is drawn, if not exactly what the estimator asks for.
     """
+    levels = len(problem.levels)
+    rule = estimator.published_step(problem) if lr is None else lr
+    estimator = estimator.defaults(problem, STEPS, (BATCH,) * levels)
+    if isinstance(rule, nx.steps.AbstractStep):
+        rule = with_schedules(rule, STEPS, "float64")
+        opt_state = rule.init(problem.w0)
     passes = tuple(passes or estimator.passes)
     from_population = estimator.refresh_batch == "population"
     population = population_batches(problem, passes) if from_population else None
-    batches = population or draws_at(problem, passes, 0, FIRST_BATCH)
+    first = estimator.refresh_batch if isinstance(estimator.refresh_batch, int) else FIRST_BATCH
+    batches = population or draws_at(problem, passes, 0, first)
     w = problem.project(problem.w0)
     estimate, state = compiled_init(estimator, problem, w, batches)
     run = Run([w], [estimate], [state], [batches])
     for step in range(1, STEPS + 1):
-        w = problem.project(jax.tree.map(lambda x, g: x - lr * g, w, estimate.grad))
+        if isinstance(rule, nx.steps.AbstractStep):
+            w, opt_state = compiled_step(rule, problem, w, estimate, opt_state)
+        else:
+            w = problem.project(jax.tree.map(lambda x, g: x - rule * g, w, estimate.grad))
         if estimator.period is not None and step % estimator.period == 0:
-            batches = population
+            batches = population or draws_at(problem, passes, step, first)
             estimate, state = compiled_refresh(estimator, problem, w, batches, state)
         else:
             batches = draws_at(problem, passes, step, BATCH)
@@ -391,6 +403,11 @@ quick_jit = functools.partial(
     eqx.filter_jit,
     compiler_options=accepted(xla_backend_optimization_level=0, xla_cpu_use_fusion_emitters=False),
 )
+
+
+@quick_jit
+def compiled_step(rule, problem, w, estimate, state):
+    return rule.update(problem, w, estimate.grad, estimate.aux, state)
 
 
 @quick_jit

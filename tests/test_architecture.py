@@ -12,8 +12,9 @@ import nestax
 SOURCE = Path(nestax.__file__).parent
 #: A module may import only modules that stand before it.
 ORDER = [
-    "errors", "trees", "structure", "jacobian", "tracking", "static", "projections", "source",
-    "level", "problem", "estimator", "matrix_free", "estimators", "record", "packing", "cost",
+    "errors", "trees", "structure", "jacobian", "tracking", "static", "projections",
+    "linear_oracles", "source", "level", "problem", "step", "steps", "estimator", "chain",
+    "matrix_free", "restarting", "convexity", "estimators", "record", "packing", "cost",
     "loop", "progress", "drive", "figure", "result", "minimizing", "sweeping", "evaluating",
     "checking", "problems", "datasets", "testing", "cli",
 ]  # fmt: skip

@@ -10,8 +10,10 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from nestax import datasets as datasets
+    from nestax import linear_oracles as linear_oracles
     from nestax import problems as problems
     from nestax import projections as projections
+    from nestax import steps as steps
     from nestax import testing as testing
     from nestax.checking import check as check
     from nestax.errors import ProblemError as ProblemError
@@ -19,17 +21,13 @@ if TYPE_CHECKING:
     from nestax.estimator import AbstractEstimator as AbstractEstimator
     from nestax.estimator import Estimate as Estimate
     from nestax.estimator import Method as Method
-    from nestax.estimators import SMVR as SMVR
-    from nestax.estimators import AdjointSMVR as AdjointSMVR
-    from nestax.estimators import Exact as Exact
-    from nestax.estimators import Plain as Plain
-    from nestax.estimators import ProductSMVR as ProductSMVR
-    from nestax.estimators import SnapshotSMVR as SnapshotSMVR
+    from nestax.estimators import *  # noqa: F403
     from nestax.evaluating import evaluate as evaluate
     from nestax.level import Level as Level
     from nestax.loop import draw_batches as draw_batches
     from nestax.minimizing import minimize as minimize
     from nestax.problem import Problem as Problem
+    from nestax.problem import Prox as Prox
     from nestax.record import COLUMNS as COLUMNS
     from nestax.result import Result as Result
     from nestax.result import Status as Status
@@ -40,35 +38,43 @@ if TYPE_CHECKING:
     from nestax.sweeping import grid as grid
     from nestax.sweeping import sweep as sweep
 
-_MODULES = ("datasets", "problems", "projections", "testing")
+_MODULES = ("datasets", "linear_oracles", "problems", "projections", "steps", "testing")
 # No module may have the name of a function here: importing it would take the name.
 _HOMES = {
     "check": "checking", "ProblemError": "errors", "SettingError": "errors",
     "AbstractEstimator": "estimator", "Estimate": "estimator", "Method": "estimator",
-    "AdjointSMVR": "estimators", "Exact": "estimators", "Plain": "estimators",
-    "ProductSMVR": "estimators", "SMVR": "estimators", "SnapshotSMVR": "estimators",
     "evaluate": "evaluating", "Level": "level", "draw_batches": "loop", "minimize": "minimizing",
-    "Problem": "problem", "COLUMNS": "record", "Result": "result", "Status": "result",
-    "load": "result", "Groups": "source", "Population": "source", "Sampler": "source",
-    "grid": "sweeping", "sweep": "sweeping",
+    "Problem": "problem", "Prox": "problem", "COLUMNS": "record", "Result": "result",
+    "Status": "result", "load": "result", "Groups": "source", "Population": "source",
+    "Sampler": "source", "grid": "sweeping", "sweep": "sweeping",
 }  # fmt: skip
 
-__all__ = sorted([*_MODULES, *_HOMES])  # pyright: ignore[reportUnsupportedDunderAll]
+
+def _names() -> list[str]:
+    """Every public name; the methods are those that ``nestax.estimators`` imports."""
+    methods = importlib.import_module("nestax.estimators").__all__
+    return sorted([*_MODULES, *_HOMES, *methods])
 
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return importlib.import_module(f"nestax.{name}")
-    if name in _HOMES:
-        value = getattr(importlib.import_module(f"nestax.{_HOMES[name]}"), name)
+    if name == "__all__":
+        return _names()
+    # A method is any other name with a capital; importing one of our own modules asks here too, in
+    # lower case, before anything may be imported.
+    home = _HOMES.get(name, "estimators" if name[0].isupper() else None)
+    value = None if home is None else getattr(importlib.import_module(f"nestax.{home}"), name, None)
+    if value is not None:
         globals()[name] = value
         return value
     import difflib
 
-    near = difflib.get_close_matches(name, __all__, n=1)
+    known = _names() if name[0].isupper() else [*_MODULES, *_HOMES]
+    near = difflib.get_close_matches(name, known, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     raise AttributeError(f"module 'nestax' has no attribute {name!r}{hint}")
 
 
 def __dir__() -> list[str]:
-    return [*__all__, "__version__"]
+    return [*_names(), "__version__"]

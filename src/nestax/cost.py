@@ -1,9 +1,9 @@
 """What a run costs, in draws and evaluations, from what its estimator declares. Host arithmetic."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from nestax.errors import SettingError, check_count
-from nestax.estimator import AbstractEstimator, Calls
+from nestax.estimator import AbstractEstimator
 from nestax.problem import Problem
 
 
@@ -33,18 +33,29 @@ class Meter:
     ):
         self.period = estimator.period
         refresh = estimator.refresh_batch
-        sources = [level.source for level in problem.levels]
-        draws = lambda numbers: sum(
-            n * s.cost for n, s in zip(numbers, sources, strict=True) if s is not None
-        )
+        levels = [
+            (level.source, level_passes)
+            for level, level_passes in zip(problem.levels, estimator.level_passes(problem), strict=True)
+        ]
+
+        def cost(numbers: Any, at_most: int | None = None) -> Cost:
+            total = Cost()
+            for (source, passes), n in zip(levels, numbers, strict=True):
+                for calls in passes.values() if source is not None else ():
+                    each = [c if at_most is None else min(c, at_most) for c in calls]
+                    total = total.plus(n, Cost(1, *each))
+            return total
+
+        draws = lambda sizes: [
+            0 if source is None else n * source.cost
+            for (source, _), n in zip(levels, sizes, strict=True)
+        ]
         if refresh == "population":
-            many = sum(s.size or 0 for s in sources if s is not None)
+            many = [0 if source is None else source.size or 0 for source, _ in levels]
         else:
-            many = draws((refresh,) * len(sources) if isinstance(refresh, int) else first_sizes)
-        once = {name: Calls(*(min(n, 1) for n in calls)) for name, calls in estimator.passes.items()}
-        self.start = _cost(many, once)
-        self.refresh = self.start
-        self.step = _cost(draws(sizes), estimator.passes)
+            many = draws((refresh,) * len(levels) if isinstance(refresh, int) else first_sizes)
+        self.start = self.refresh = cost(many, at_most=1)
+        self.step = cost(draws(sizes))
 
     def after(self, cost: Cost, begin: int, end: int) -> Cost:
         """Cost after step ``end``, given the cost after step ``begin``."""
@@ -69,10 +80,3 @@ class Meter:
                 f"step {self.step.samples}. Raise samples, or lower batch_size or init_batch_size."
             )
         return low
-
-
-def _cost(draws: int, passes: dict[str, Calls]) -> Cost:
-    cost = Cost()
-    for calls in passes.values():
-        cost = cost.plus(draws, Cost(1, *calls))
-    return cost

@@ -124,7 +124,7 @@ def make_plan(
     init_batch_size: Any,
     stride: int,
     columns: tuple[str, ...],
-    average: bool = False,
+    average: str | None = None,
     seeds: int = 0,
 ) -> Plan:
     """The static facts of a run; ``seeds`` is 0 for a single lane."""
@@ -134,9 +134,7 @@ def make_plan(
     else:
         first = level_sizes(problem, "init_batch_size", init_batch_size)
     platform = jax.default_backend()
-    one = jax.eval_shape(
-        lambda: loop.draw_batches(problem, estimator.passes, jax.random.key(0), 0, sizes)
-    )
+    one = jax.eval_shape(lambda: loop.draw_batches(problem, estimator, jax.random.key(0), 0, sizes))
     per_step = max(1, seeds) * sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(one))
     limit = AHEAD_BYTES.get(platform, AHEAD_BYTES_ELSEWHERE) // max(per_step, 1)
     most = max(1, min(AHEAD_STEPS, limit))

@@ -1,6 +1,7 @@
 """The contract of an estimator: what it is given, what it returns, what it declares."""
 
 import abc
+import dataclasses
 import inspect
 from typing import Any, ClassVar, NamedTuple
 
@@ -10,10 +11,13 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, PyTree
 
+from nestax.errors import ProblemError, SettingError
 from nestax.jacobian import Jacobian
 from nestax.level import AnyBatch
 from nestax.problem import Problem
-from nestax.tracking import Schedule
+from nestax.step import AbstractStep
+from nestax.steps import Descent
+from nestax.tracking import Schedule, as_setting
 
 #: One dictionary per level, from the name of a pass to its batch; None for deterministic levels.
 Batches = tuple[dict[str, AnyBatch], ...]
@@ -59,15 +63,56 @@ class Calls(NamedTuple):
     derivatives: int
 
 
-class AbstractEstimator(eqx.Module):
-    """Estimates ∇F along a run; an immutable tree of settings."""
+class About(NamedTuple):
+    """What is known about a published method; every table of methods is made from these.
 
-    citation: ClassVar[str] = ""
+    reference: key of ``nestax.references``.
+    rate: how many samples its authors claim for ‖∇F‖ ≤ ε (or F − F* ≤ ε where it says so).
+    assumes: what that needs beyond smooth, Lipschitz levels and bounded variance.
+    memory: what is carried besides the weights.
+    levels: how many levels it is made for; None means any number.
+    instead: what to use for another number of levels, or where it does not apply.
+    outer_exact: its outermost level must be deterministic.
+    finite: it needs populations, not samplers.
+    certainty: how sure it is that this is the published algorithm.
+    """
+
+    reference: str = ""
+    rate: str = "–"
+    assumes: str = "–"
+    memory: str = "values"
+    levels: int | None = None
+    instead: str = "SMVR"
+    outer_exact: bool = False
+    finite: bool = False
+    certainty: str = "as published"
+
+
+class AbstractEstimator(eqx.Module):
+    """Estimates ∇F along a run; an immutable tree of settings.
+
+    lr: the learning rate of the step rule that the method was published with: a number scales the
+        published schedule, a schedule replaces it. For use without an optimiser of your own.
+    """
+
+    lr: Any = eqx.field(default=None, kw_only=True, converter=as_setting)
+    about: ClassVar[About] = About()
+    #: Which weights the method returns: "last", "average" or "weighted"; see ``minimize``.
+    output: ClassVar[str] = "last"
 
     @property
     @abc.abstractmethod
     def passes(self) -> dict[str, Calls]:
         """Every independent batch that a step draws per level, with its evaluations per draw."""
+
+    @property
+    def outer_passes(self) -> dict[str, Calls]:
+        """The same for the outermost level, where it needs less: some of the names in ``passes``."""
+        return self.passes
+
+    def level_passes(self, problem: Problem) -> tuple[dict[str, Calls], ...]:
+        """The passes of every level of a problem."""
+        return (*(self.passes for _ in problem.levels[1:]), self.outer_passes)
 
     @property
     def lag(self) -> int:
@@ -83,6 +128,26 @@ class AbstractEstimator(eqx.Module):
     def refresh_batch(self) -> int | str | None:
         """How many draws a refresh and the start see, or "population"."""
         return None
+
+    def check(self, problem: Problem) -> None:
+        """Refuses a problem that the method does not apply to, and names one that does."""
+        name, about, levels = type(self).__name__, self.about, len(problem.levels)
+        what = None
+        if about.levels is not None and levels != about.levels:
+            words = {1: "one level", 2: "two levels"}
+            what = f"is made for {words[about.levels]} and this chain has {levels}"
+        elif about.outer_exact and not problem.levels[-1].deterministic:
+            what = (
+                f"needs a deterministic outermost level and {problem.levels[-1].name!r} draws from data"
+            )
+        elif about.finite and not problem.finite:
+            what = "averages over the population, which a Sampler does not have"
+        if what is not None:
+            raise ProblemError(f"{name} {what}: use {about.instead} instead.")
+
+    def published_step(self, problem: Problem) -> AbstractStep:
+        """The step rule that the method was published with."""
+        return Descent(0.1 if self.lr is None else self.lr)
 
     @abc.abstractmethod
     def init(self, problem: Problem, w: PyTree, batches: Batches) -> tuple[Estimate, PyTree]:
@@ -104,31 +169,80 @@ class AbstractEstimator(eqx.Module):
     def trackers(self, state: Any) -> Trackers:
         """The tracked quantities inside a state."""
 
+    def published(self, problem: Problem, sizes: tuple[int, ...]) -> dict[str, Any]:
+        """The published value of every setting that may be left out; a number or a schedule."""
+        del problem, sizes
+        return {}
+
     def defaults(self, problem: Problem, horizon: Array | int, sizes: tuple[int, ...]) -> Any:
         """This estimator with everything filled in that depends on the problem and the run."""
-        del sizes
-        return with_schedules(self, horizon, str(problem.dtype))
+        values = self.published(problem, sizes).items()
+        missing = {name: value for name, value in values if getattr(self, name) is None}
+        this = dataclasses.replace(self, **missing) if missing else self
+        return with_schedules(this, horizon, str(problem.dtype))
 
 
 class Method(eqx.Module):
     """What runs: an estimator of the gradient, and the rule that turns it into a step."""
 
     estimator: AbstractEstimator
-    step: optax.GradientTransformation
+    step: optax.GradientTransformation | AbstractStep
+
+
+def as_method(problem: Problem, estimator: Any, optimizer: Any = None) -> Method:
+    """An estimator with the given optimiser, or with the step rule it was published with."""
+    if isinstance(estimator, Method):
+        if optimizer is not None:
+            raise SettingError("an nx.Method brings its own step rule; leave the optimizer out.")
+        estimator, optimizer = estimator.estimator, estimator.step
+    if not isinstance(estimator, AbstractEstimator):
+        raise SettingError(
+            f"the second argument must be an estimator such as nx.SMVR(); got {estimator!r}."
+        )
+    estimator.check(problem)
+    if optimizer is None:
+        optimizer = estimator.published_step(problem)
+    elif not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
+        raise SettingError(
+            f"the third argument must be an Optax optimiser such as optax.sgd(0.1); got {optimizer!r}."
+        )
+    elif estimator.lr is not None:
+        raise SettingError(
+            f"{type(estimator).__name__}(lr=...) sets the step rule it was published with, which the "
+            "optimizer replaces: leave one of the two out."
+        )
+    if isinstance(optimizer, AbstractStep):
+        optimizer.check(problem)
+    elif problem.prox is not None:
+        raise ProblemError(
+            "a problem with prox= needs a step rule that knows its own length, which an Optax "
+            "optimiser does not tell: use nx.steps.Descent(lr)."
+        )
+    elif problem.feasible is None and problem.linear_oracle is not None:
+        raise ProblemError(
+            "this problem has a linear_oracle and no project, so an Optax optimiser would leave its "
+            "feasible set: use nx.steps.FrankWolfe(lr), or pass project= as well."
+        )
+    return Method(estimator, optimizer)
 
 
 def with_schedules(tree: PyTree, horizon: Array | int, dtype: str) -> PyTree:
     """Makes a ``Schedule`` of every function among the settings, and gives it what it asks for."""
 
     def one(leaf: Any) -> Any:
-        if not callable(leaf) or isinstance(leaf, Schedule):
+        if isinstance(leaf, Schedule):
+            if leaf.dtype is not None:
+                return leaf
+            fn, scale = leaf.fn, leaf.scale
+        elif callable(leaf):
+            fn, scale = leaf, None
+        else:
             return leaf
         needed = [
             p
-            for p in inspect.signature(leaf).parameters.values()
+            for p in inspect.signature(fn).parameters.values()
             if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
         ]
-        fn: Any = leaf
-        return Schedule(fn, jnp.asarray(horizon) if len(needed) >= 2 else None, dtype)
+        return Schedule(fn, jnp.asarray(horizon) if len(needed) >= 2 else None, dtype, scale)
 
     return jax.tree.map(one, tree, is_leaf=lambda x: isinstance(x, Schedule))

@@ -14,6 +14,7 @@ from nestax.source import AbstractSource, Batch, Coupling, as_source
 from nestax.structure import Structure, analyse
 
 AnyBatch = Batch | Coupling | None
+Map = Callable[[PyTree], PyTree]
 
 #: Entries of draws and outputs that one evaluation may hold; larger batches are cut into parts.
 MICRO_BATCH_ENTRIES = 2**22
@@ -110,7 +111,7 @@ class Level(eqx.Module):
         """Means of f(x; ξ) and of its Jacobian over the same batch."""
         return self._fold(lambda part: jacobian_of(lambda x: self._mean(x, part), x, self.shape), batch)
 
-    def value_and_pull(self, x: PyTree, batch: AnyBatch) -> tuple[PyTree, Callable[[PyTree], PyTree]]:
+    def value_and_pull(self, x: PyTree, batch: AnyBatch) -> tuple[PyTree, Map]:
         """Mean of f(x; ξ), and the map p ↦ Jᵀp for the mean Jacobian J, without forming J."""
         if self._fits(batch):
             value, pullback = jax.vjp(lambda x: self._mean(x, batch), x)  # pyright: ignore[reportArgumentType]
@@ -120,6 +121,35 @@ class Level(eqx.Module):
             return self._sum(lambda part: jax.vjp(lambda x: self._mean(x, part), x)[1](p)[0], batch)
 
         return self.value(x, batch), pull
+
+    def value_and_maps(self, x: PyTree, batch: AnyBatch) -> tuple[PyTree, Map, Map]:
+        """Mean of f(x; ξ), and t ↦ Jt and p ↦ Jᵀp for the mean Jacobian J, without forming J."""
+        value, pull = self.value_and_pull(x, batch)
+        # The transpose of the pullback, and not a forward derivative: functions with a reverse rule
+        # of their own have no forward one, and nothing is evaluated a second time.
+        push = lambda t: jax.linear_transpose(pull, value)(t)[0]
+        return value, push, pull
+
+    def value_and_pulls(self, x: PyTree, batch: AnyBatch, size: int | None) -> tuple[PyTree, Map]:
+        """Mean of f(x; ξ), and one pullback per draw: p_1, …, p_size ↦ J_1ᵀp_1, …, J_sizeᵀp_size.
+
+        With ``size`` None as ``value_and_pull``, one pullback for the mean.
+        """
+        if size is None:
+            return self.value_and_pull(x, batch)
+        if batch is None:
+            value, pull = self.value_and_pull(x, None)
+            return value, jax.vmap(pull)
+        draws: Any = batch.draws  # pyright: ignore[reportAttributeAccessIssue]
+        single = lambda x, d: self._mean(x, Batch(jax.tree.map(lambda a: a[None], d)))
+        copies = jax.tree.map(lambda a: jnp.broadcast_to(a, (size, *a.shape)), x)
+        each, pullback = jax.vjp(lambda xs: jax.vmap(single)(xs, draws), copies)
+        return jax.tree.map(lambda y: jnp.mean(y, 0), each), lambda ps: pullback(ps)[0]
+
+    def value_and_jac_each(self, x: PyTree, batch: Batch) -> tuple[PyTree, Jacobian]:
+        """f(x; ξ) and its Jacobian for every draw of the batch, along a leading axis."""
+        single = lambda d: self.value_and_jac(x, Batch(jax.tree.map(lambda a: a[None], d)))
+        return jax.vmap(single)(batch.draws)
 
     def _mean(self, x: PyTree, batch: Batch | None) -> PyTree:
         if batch is None:

@@ -17,13 +17,16 @@ import optax
 from jaxtyping import Array, PyTree
 
 from nestax import trees
-from nestax.estimator import Batches, Estimate, Method
+from nestax.estimator import AbstractEstimator, Batches, Estimate, Method, with_schedules
 from nestax.packing import Packing, lasting_packing
 from nestax.problem import Problem
 from nestax.record import measure
+from nestax.step import AbstractStep
 
 #: How many records one call can hold; the host visits at least that often.
 CAPACITY = 128
+#: The outputs that are averages of the iterates.
+AVERAGES = ("average", "weighted")
 
 
 class Carry(eqx.Module):
@@ -45,13 +48,14 @@ class Plan(NamedTuple):
     sizes, first_sizes: draws per level and step, and at the start; 0 for deterministic levels.
     block: how many steps' draws are made at once.
     columns: what is recorded.
+    average: None, or "average" over all iterates, or "weighted", those after step t with weight t.
     """
 
     sizes: tuple[int, ...]
     first_sizes: tuple[int, ...]
     block: int
     columns: tuple[str, ...]
-    average: bool
+    average: str | None
     grid: bool
     platform: str
 
@@ -77,7 +81,10 @@ class Run(eqx.Module):
         """Problem and method of one lane, with defaults filled in, in the dtype of w."""
         problem, method = self.build(trees.cast(setting, self.problem.dtype))
         estimator = method.estimator.defaults(problem, self.horizon, self.plan.sizes)
-        return problem, Method(trees.cast(estimator, problem.dtype), method.step)
+        step: Any = method.step
+        if isinstance(step, AbstractStep):
+            step = trees.cast(with_schedules(step, self.horizon, str(problem.dtype)), problem.dtype)
+        return problem, Method(trees.cast(estimator, problem.dtype), step)
 
     def over_lanes(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """Lifts ``fn(setting, per_seed, packed)`` to all lanes."""
@@ -195,17 +202,19 @@ def _step_lane(
         estimate, state = method.estimator.update(problem, w, batches, carry.state)
     average = None
     if run.plan.average:
-        average = jax.tree.map(lambda a, w: a + (w - a) / (step + 1), carry.average, w)
+        share = 2 if run.plan.average == "weighted" else 1
+        average = jax.tree.map(lambda a, w: a + (w - a) * share / (step + 1), carry.average, w)
     return Carry(w, estimate, state, opt_state, average)
 
 
-def descend(problem: Problem, rule: optax.GradientTransformation, carry: Carry) -> tuple[PyTree, PyTree]:
+def descend(problem: Problem, rule: Any, carry: Carry) -> tuple[PyTree, PyTree]:
     """The step rule on the carried estimate: new weights, inside the feasible set."""
     value, grad = problem.add_penalty(carry.w, carry.estimate.value, carry.estimate.grad)
+    aux = carry.estimate.aux
+    if isinstance(rule, AbstractStep):
+        return rule.update(problem, carry.w, grad, aux, carry.opt_state)
     rule = optax.with_extra_args_support(rule)
-    updates, opt_state = rule.update(
-        grad, carry.opt_state, carry.w, value=value, grad=grad, **carry.estimate.aux
-    )
+    updates, opt_state = rule.update(grad, carry.opt_state, carry.w, value=value, grad=grad, **aux)
     return problem.project(optax.apply_updates(carry.w, updates)), opt_state
 
 
@@ -222,23 +231,30 @@ def draw_batches(
 
     The first pass of a level draws the same whatever other passes there are, so that methods can be
     compared draw by draw.
+
+    Args:
+        passes: an estimator, or the names of the passes to draw for every level.
     """
-    pairs = [(level, name) for name in passes for level in range(len(problem.levels))]
-    keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jnp.arange(len(pairs)))
+    if isinstance(passes, AbstractEstimator):
+        per_level: Any = passes.level_passes(problem)
+    else:
+        per_level = [tuple(passes)] * len(problem.levels)
+    levels, names = len(problem.levels), list(per_level[0])
+    keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jnp.arange(levels * len(names)))
     batches: tuple[dict[str, Any], ...] = tuple({} for _ in problem.levels)
-    for n, (i, name) in enumerate(pairs):
-        source = problem.levels[i].source
-        if source is None:
-            batches[i][name] = None
-        else:
-            batches[i][name] = source.draw(keys[n], jnp.asarray(step), sizes[i])
+    for i, level in enumerate(problem.levels):
+        for name in per_level[i]:
+            n = names.index(name) * levels + i
+            source = level.source
+            drawn = None if source is None else source.draw(keys[n], jnp.asarray(step), sizes[i])
+            batches[i][name] = drawn
     return batches
 
 
 def _draw_block(run: Run, first: Array) -> Batches:
     """The batches of a block of steps, the leading axis the step (and then the seed)."""
-    passes = _facts(run).passes
-    one = lambda key, step: draw_batches(run.problem, passes, key, step, run.plan.sizes)
+    estimator = _facts(run)
+    one = lambda key, step: draw_batches(run.problem, estimator, key, step, run.plan.sizes)
     if run.plan.grid:
         one = jax.vmap(one, in_axes=(0, None))
     return jax.vmap(one, in_axes=(None, 0))(run.key, first + jnp.arange(run.plan.block))
@@ -247,18 +263,18 @@ def _draw_block(run: Run, first: Array) -> Batches:
 def _first_batches(problem: Problem, method: Method, key: Array, plan: Plan) -> Batches:
     if method.estimator.refresh_batch is not None:
         return _refresh_batches(problem, method, key, 0)
-    return draw_batches(problem, method.estimator.passes, key, 0, plan.first_sizes)
+    return draw_batches(problem, method.estimator, key, 0, plan.first_sizes)
 
 
 def _refresh_batches(problem: Problem, method: Method, key: Array, step: Array | int) -> Batches:
     estimator = method.estimator
     if estimator.refresh_batch == "population":
         return tuple(
-            dict.fromkeys(estimator.passes, None if v.source is None else v.source.population())
-            for v in problem.levels
+            dict.fromkeys(passes, None if level.source is None else level.source.population())
+            for level, passes in zip(problem.levels, estimator.level_passes(problem), strict=True)
         )
     sizes = (int(estimator.refresh_batch or 1),) * len(problem.levels)
-    return draw_batches(problem, estimator.passes, key, step, sizes)
+    return draw_batches(problem, estimator, key, step, sizes)
 
 
 def _facts(run: Run) -> Any:
@@ -278,7 +294,7 @@ def find_packing(run: Run) -> Packing:
 
     def step(refresh: bool) -> Callable[[Carry], Carry]:
         def one(carry: Carry) -> Carry:
-            draws = draw_batches(run.problem, estimator.passes, key, now, run.plan.sizes)
+            draws = draw_batches(run.problem, estimator, key, now, run.plan.sizes)
             return _step_lane(run, setting, (key, draws), carry, now, refresh)
 
         return one

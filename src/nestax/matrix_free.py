@@ -13,9 +13,13 @@ reuse:  the same draws and the same points. Biased by the variance over the batc
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
+from nestax.errors import SettingError
 from nestax.estimator import Batches, Calls
+from nestax.jacobian import pull_through
 from nestax.problem import Problem
 from nestax.tracking import storm
 
@@ -24,7 +28,10 @@ Pull = Callable[[PyTree], PyTree]
 
 
 class Forward(NamedTuple):
-    """Tracked inputs (w, u^1, …, u^{K-1}), the tracked objective, and pullbacks at two points."""
+    """Tracked inputs (w, u^1, …, u^{K-1}), the tracked objective, and pullbacks at two points.
+
+    Where the product is formed draw by draw, a pullback maps one adjoint per draw.
+    """
 
     inputs: tuple[PyTree, ...]
     last: Array
@@ -38,13 +45,34 @@ def passes_of(mode: str) -> dict[str, Calls]:
     return {"value": Calls(3, 2) if mode == "lagged" else Calls(2, 2)}
 
 
-def first_forward(problem: Problem, w: PyTree, batches: Batches, mode: str) -> Forward:
+def draws_in(batches: Batches) -> int:
+    """How many draws every level has, for products formed draw by draw."""
+    sizes = {b.size for batch in batches for b in batch.values() if b is not None}
+    if len(sizes) > 1:
+        raise SettingError(
+            "products draw by draw need one batch size for all levels; "
+            f"got {sorted(sizes)}. Use one batch_size, or per_draw=False."
+        )
+    return sizes.pop()
+
+
+def mean_of_products(pulls: list[Pull], like: Array, size: int | None) -> PyTree:
+    """J_1ᵀ⋯J_Kᵀ of the mean Jacobians or, with ``size``, the mean over draws of such products."""
+    if size is None:
+        return pull_through(pulls, like)
+    each = pull_through(pulls, jnp.ones((size, *like.shape), like.dtype))
+    return jax.tree.map(lambda g: jnp.mean(g, axis=0), each)
+
+
+def first_forward(
+    problem: Problem, w: PyTree, batches: Batches, mode: str, size: int | None = None
+) -> Forward:
     """Plain evaluation at the start."""
     inputs, heads = [w], []
     for level, batch in zip(problem.levels, batches, strict=True):
-        f, pull = level.value_and_pull(inputs[-1], batch["value"])
+        f, pull = level.value_and_pulls(inputs[-1], batch["value"], size)
         if mode == "fresh":
-            _, pull = level.value_and_pull(inputs[-1], batch["grad"])
+            _, pull = level.value_and_pulls(inputs[-1], batch["grad"], size)
         inputs.append(level.project(f))
         heads.append(pull)
     *inputs, last = inputs
@@ -52,7 +80,13 @@ def first_forward(problem: Problem, w: PyTree, batches: Batches, mode: str) -> F
 
 
 def track_forward(
-    problem: Problem, w: PyTree, batches: Batches, mode: str, keep: Array, state: Any
+    problem: Problem,
+    w: PyTree,
+    batches: Batches,
+    mode: str,
+    keep: Array,
+    state: Any,
+    size: int | None = None,
 ) -> Forward:
     """STORM on every value; ``state`` has ``inputs``, ``before`` and ``last`` of the last step."""
     points = {"new": [w], "old": state.inputs, "before": state.before}
@@ -60,8 +94,8 @@ def track_forward(
     tracked = (*state.inputs[1:], state.last)
     heads, tails = [], []
     for i, (level, batch) in enumerate(zip(problem.levels, batches, strict=True)):
-        evaluate = lambda point, name, i=i, level=level, batch=batch: level.value_and_pull(
-            points[point][i], batch[name]
+        evaluate = lambda point, name, i=i, level=level, batch=batch: level.value_and_pulls(
+            points[point][i], batch[name], size
         )
         if level.deterministic:
             at = {p: evaluate(p, "value") for p in dict.fromkeys(("new", head, tail))}

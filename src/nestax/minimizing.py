@@ -14,19 +14,20 @@ from nestax import trees
 from nestax.cost import Cost, Meter
 from nestax.drive import At, Chunk, Compiled, make_plan
 from nestax.errors import SettingError, check_count, check_seed, check_setting, choose
-from nestax.estimator import AbstractEstimator, Method
-from nestax.loop import Run
+from nestax.estimator import AbstractEstimator, Method, as_method
+from nestax.loop import AVERAGES, Run
 from nestax.problem import Problem
 from nestax.progress import progress_line
 from nestax.record import choose_columns
 from nestax.result import Carry, Result, Status
+from nestax.step import AbstractStep
 from nestax.trees import shapes_of
 
 
 def minimize(
     problem: Problem,
     estimator: AbstractEstimator | Method,
-    optimizer: optax.GradientTransformation | None = None,
+    optimizer: optax.GradientTransformation | AbstractStep | None = None,
     *,
     steps: int | None = None,
     samples: int | None = None,
@@ -35,7 +36,7 @@ def minimize(
     seed: int = 0,
     record_every: int | None = None,
     record: Sequence[str] | None = None,
-    output: str = "last",
+    output: str | None = None,
     start: Carry | None = None,
     seconds: float | None = None,
     target_gap: float | None = None,
@@ -48,7 +49,8 @@ def minimize(
     Args:
         problem: the chain of levels.
         estimator: how ∇F is estimated, for example ``nx.SMVR(beta=0.1)``; or an ``nx.Method``.
-        optimizer: any Optax optimiser; it receives the estimate as the gradient.
+        optimizer: any Optax optimiser, which receives the estimate as the gradient, or one of
+            ``nx.steps``. Left out, the estimator brings the step rule it was published with.
         steps: number of steps; give this or ``samples``.
         samples: budget of draws over all levels, the first batch included.
         batch_size: draws per level and step, one number or a dictionary by level name.
@@ -59,7 +61,8 @@ def minimize(
             exact value and gradient norm where the population is finite.
         output: "last" weights; "random", those after a number of steps drawn uniformly from
             0..steps-1, the paper's τ, with trackers that belong to them (the run stops there);
-            "average" over all iterates.
+            "average" over all iterates; "weighted", the same with weight t for those after step t.
+            By default "last", or what the method was published with if it brings its step rule.
         start: ``result.carry`` of an earlier run: continue it, without a draw at the start.
         seconds: stop after the first chunk that ends later than this.
         target_gap: stop at the first record whose gap F(w) − F* is no larger.
@@ -69,9 +72,13 @@ def minimize(
         progress: show a progress line; by default only on a terminal.
     """
     began = time.perf_counter()
-    method = _as_method(problem, estimator, optimizer)
+    if not isinstance(problem, Problem):
+        raise SettingError(f"the first argument must be an nx.Problem; got {problem!r}.")
+    method = as_method(problem, estimator, optimizer)
     seed = check_seed(seed)
-    choose("output", output, ("last", "random", "average"))
+    if output is None:
+        output = method.estimator.output if optimizer is None else "last"
+    choose("output", output, ("last", "random", *AVERAGES))
     check_setting("seconds", seconds, "positive", lambda s: s > 0)
     if patience is not None:
         check_count("patience", patience)
@@ -90,7 +97,7 @@ def minimize(
     stride = check_count("record_every", record_every or max(1, steps // 100))
     plan = make_plan(
         problem, filled, batch_size=batch_size, init_batch_size=init_batch_size,
-        stride=min(stride, steps), columns=columns, average=output == "average",
+        stride=min(stride, steps), columns=columns, average=output if output in AVERAGES else None,
     )  # fmt: skip
     key = jax.random.key(seed) if start is None else start.key
     run = Run(problem, Always(problem, method), (), key, jnp.asarray(begin.step + steps), plan)
@@ -132,7 +139,7 @@ def minimize(
                     break
         except KeyboardInterrupt:
             status = Status.INTERRUPTED
-    w = at.carry.average if output == "average" else at.carry.w
+    w = at.carry.average if output in AVERAGES else at.carry.w
     carry = Carry(at.carry, key, at.step, meter.after(spent, begin.step, at.step))
     return Result(w, book.columns(), status, message or status.value, carry)
 
@@ -168,24 +175,6 @@ class Book:
 
     def columns(self) -> dict[str, np.ndarray]:
         return {name: np.stack([row[name] for row in self.rows]) for name in self.rows[0]}
-
-
-def _as_method(problem: Any, estimator: Any, optimizer: Any) -> Method:
-    if not isinstance(problem, Problem):
-        raise SettingError(f"the first argument must be an nx.Problem; got {problem!r}.")
-    if isinstance(estimator, Method):
-        if optimizer is not None:
-            raise SettingError("an nx.Method brings its own step rule; leave the optimizer out.")
-        return estimator
-    if not isinstance(estimator, AbstractEstimator):
-        raise SettingError(
-            f"the second argument must be an estimator such as nx.SMVR(); got {estimator!r}."
-        )
-    if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
-        raise SettingError(
-            f"the third argument must be an Optax optimiser such as optax.sgd(0.1); got {optimizer!r}."
-        )
-    return Method(estimator, optimizer)
 
 
 def _restored(compiled: Compiled, start: Carry) -> Any:

@@ -9,10 +9,43 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from nestax import trees
-from nestax.errors import ProblemError
+from nestax.errors import ProblemError, check_setting
 from nestax.jacobian import Jacobian, pull_through
 from nestax.level import Level
 from nestax.trees import Shapes, shapes_of
+
+
+class Prox(eqx.Module):
+    """A convex term r(w) with its proximal map; it may be non-smooth.
+
+    Args:
+        value: ``value(w)``, r itself.
+        fn: ``fn(w, scale)``, the x that minimises scale·r(x) + ‖x − w‖²/2.
+    """
+
+    value: Callable[[PyTree], Array]
+    fn: Callable[[PyTree, Any], PyTree]
+
+    @staticmethod
+    def l1(strength: float) -> "Prox":
+        """r(w) = strength·‖w‖₁, whose proximal map shrinks every entry towards zero."""
+        check_setting("strength", strength, "at least 0", lambda s: s >= 0)
+        return Prox(SumOfSizes(jnp.asarray(strength)), Shrink(jnp.asarray(strength)))
+
+
+class SumOfSizes(eqx.Module):
+    strength: Array
+
+    def __call__(self, w: PyTree) -> Array:
+        return self.strength * sum(jnp.sum(jnp.abs(x)) for x in jax.tree.leaves(w))
+
+
+class Shrink(eqx.Module):
+    strength: Array
+
+    def __call__(self, w: PyTree, scale: Any) -> PyTree:
+        by = scale * self.strength
+        return jax.tree.map(lambda x: jnp.sign(x) * jnp.maximum(jnp.abs(x) - by, 0), w)
 
 
 class Problem(eqx.Module):
@@ -22,6 +55,10 @@ class Problem(eqx.Module):
         levels: the levels from the innermost, which sees w, to the outermost, which is a scalar.
         w0: the starting weights, a tree of arrays of one floating-point dtype, or ``fn(key)``.
         project: Euclidean projection of w onto the feasible set; None means unconstrained.
+        linear_oracle: ``v ↦ argmin <v, x>`` over the feasible set, for Frank-Wolfe steps; alone or
+            beside ``project``. See ``nx.linear_oracles``.
+        prox: a convex term r(w) that need not be smooth, as an ``nx.Prox``; added to F, and handled
+            by step rules that know their length. See ``nx.Prox``.
         penalty: an exact smooth term ``fn(w)`` added to F.
         exact: closed form ``fn(w)`` of f_K ∘ … ∘ f_1, where one is known; it replaces passes over
             the population in records. ``nx.check`` compares it with the population.
@@ -32,6 +69,8 @@ class Problem(eqx.Module):
     levels: tuple[Level, ...]
     w0: PyTree
     feasible: Callable[[PyTree], PyTree] | None
+    linear_oracle: Callable[[PyTree], PyTree] | None
+    prox: "Prox | None"
     penalty: Callable[[PyTree], Array] | None
     exact: Callable[[PyTree], Array] | None
     optimum: Array | None
@@ -43,6 +82,8 @@ class Problem(eqx.Module):
         w0: PyTree,
         *,
         project: Callable[[PyTree], PyTree] | None = None,
+        linear_oracle: Callable[[PyTree], PyTree] | None = None,
+        prox: "Prox | None" = None,
         penalty: Callable[[PyTree], Array] | None = None,
         exact: Callable[[PyTree], Array] | None = None,
         optimum: float | Array | None = None,
@@ -53,7 +94,15 @@ class Problem(eqx.Module):
         shape = shapes_of(jax.eval_shape(w0, jax.random.key(0)) if callable(w0) else self.w0)
         dtype = _float_dtype(shape)
         self.levels = _fit_together([trees.cast(level, dtype) for level in levels], shape)
+        if prox is not None and not isinstance(prox, Prox):
+            raise ProblemError(f"prox must be an nx.Prox, such as nx.Prox.l1(0.1); got {prox!r}.")
+        if prox is not None and (project is not None or linear_oracle is not None):
+            raise ProblemError(
+                "prox= and a feasible set cannot be combined: build the set into the proximal map, "
+                "prox(w, scale) = argmin of scale·r(x) + ‖x − w‖²/2 over the set."
+            )
         self.feasible, self.penalty, self.exact = project, penalty, exact
+        self.linear_oracle, self.prox = linear_oracle, trees.cast(prox, dtype)
         self.optimum = None if optimum is None else jnp.asarray(optimum, dtype)
         self.metrics = dict(metrics or {})
 
@@ -88,6 +137,10 @@ class Problem(eqx.Module):
     def project(self, w: PyTree) -> PyTree:
         return w if self.feasible is None else self.feasible(w)
 
+    def proximal(self, w: PyTree, scale: Any) -> PyTree:
+        """argmin over the feasible set of scale·r(x) + ‖x − w‖²/2: the projection where r = 0."""
+        return self.project(w) if self.prox is None else self.prox.fn(w, scale)
+
     # Copies with other numbers or other data
 
     def with_args(self, **args: tuple[Any, ...]) -> "Problem":
@@ -104,8 +157,8 @@ class Problem(eqx.Module):
         # Closed form and optimum belong to the old data.
         changed = self._with_levels(data, swap)
         return Problem(
-            changed.levels, self.w0, project=self.feasible, penalty=self.penalty,
-            metrics=self.metrics,
+            changed.levels, self.w0, project=self.feasible, linear_oracle=self.linear_oracle,
+            prox=self.prox, penalty=self.penalty, metrics=self.metrics,
         )  # fmt: skip
 
     def _with_levels(self, changes: dict[str, Any], change: Any) -> "Problem":
@@ -124,14 +177,19 @@ class Problem(eqx.Module):
     # Everything exact: averages over the population, in parts of bounded size
 
     def value(self, w: PyTree) -> Array:
-        """F(w)."""
+        """F(w), with penalty and non-smooth term."""
         inner = self.level_values(w)[-1] if self.exact is None else self.exact(w)
-        return inner if self.penalty is None else inner + self.penalty(w)
+        inner = inner if self.penalty is None else inner + self.penalty(w)
+        return inner + self.nonsmooth(w)
+
+    def nonsmooth(self, w: PyTree) -> Array:
+        """r(w), the term behind ``prox``."""
+        return jnp.zeros((), self.dtype) if self.prox is None else self.prox.value(w)
 
     def value_and_grad(self, w: PyTree) -> tuple[Array, PyTree]:
-        """F(w) and ∇F(w)."""
+        """The smooth part of F at w and its gradient."""
         if self.exact is not None:
-            return jax.value_and_grad(self.value)(w)
+            return self.add_penalty(w, *jax.value_and_grad(self.exact)(w))
         pulls, x = [], w
         for level in self.levels:
             x, pull = level.value_and_pull(x, self._population(level))
@@ -161,10 +219,13 @@ class Problem(eqx.Module):
         return jacs
 
     def stationarity(self, w: PyTree, grad: PyTree) -> Array:
-        """‖∇F(w)‖, or the gradient mapping ‖w − Π(w − ∇F(w))‖ under a constraint."""
-        if self.feasible is None:
+        """‖∇F(w)‖; the gradient mapping ‖w − prox(w − ∇F(w))‖ under a constraint or with a non-smooth
+        term; the Frank-Wolfe gap max <∇F(w), w − x> where there is a linear oracle only."""
+        if self.feasible is None and self.linear_oracle is not None:
+            return trees.inner(grad, trees.subtract(w, self.linear_oracle(grad)))
+        if self.feasible is None and self.prox is None:
             return trees.norm(grad)
-        return trees.norm(trees.subtract(w, self.project(trees.subtract(w, grad))))
+        return trees.norm(trees.subtract(w, self.proximal(trees.subtract(w, grad), 1.0)))
 
     @staticmethod
     def _population(level: Level) -> Any:

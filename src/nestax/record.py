@@ -15,7 +15,8 @@ from nestax.problem import Problem
 EXACT_COLUMNS = {
     "exact_value": "F(w) over the population",
     "gap": "F(w) − F*, where the optimum is known",
-    "grad_norm": "‖∇F(w)‖, or ‖w − Π(w − ∇F(w))‖ under a constraint",
+    "grad_norm": "‖∇F(w)‖; ‖w − Π(w − ∇F(w))‖ under a constraint; the Frank-Wolfe gap with a linear "
+    "oracle alone",
     "grad_error": "‖v − ∇F(w)‖, at the weights the estimate belongs to",
     "value_error": "‖u^i − f_i(u^{i-1})‖ for every level",
     "jac_error": "‖v^i − ∇f_i(u^{i-1})‖ in Frobenius norm for every level",
@@ -58,10 +59,11 @@ def measure(
     trackers = estimator.trackers(state)
     if "value" in columns:
         penalty = 0 if problem.penalty is None else problem.penalty(w)
-        out["value"] = estimate.value + penalty
+        out["value"] = estimate.value + penalty + problem.nonsmooth(w)
     if {"exact_value", "gap", "grad_norm"} & set(columns):
         # Where no gradient is asked for, the compiler drops it.
         exact, grad = problem.value_and_grad(w)
+        exact = exact + problem.nonsmooth(w)
         exacts = {
             "exact_value": exact,
             "gap": exact if problem.optimum is None else exact - problem.optimum,

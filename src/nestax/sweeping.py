@@ -16,8 +16,8 @@ from jaxtyping import PyTree
 from nestax.cost import Meter
 from nestax.drive import Compiled, make_plan
 from nestax.errors import SettingError, check_count
-from nestax.estimator import Method
-from nestax.loop import Run
+from nestax.estimator import AbstractEstimator, Method, as_method
+from nestax.loop import AVERAGES, Run
 from nestax.minimizing import Book
 from nestax.problem import Problem
 from nestax.progress import progress_line
@@ -41,7 +41,7 @@ class Sweep:
     """Result of ``sweep``: S settings × R seeds.
 
     settings: one column of S numbers per name.
-    w: the last weights, with leading axes (S, R).
+    w: the weights at the end, with leading axes (S, R).
     records: NumPy columns of shape (S, R, records); step and costs are the same in all lanes, so
         they have shape (records,).
     status: array (S, R) of ``Status``.
@@ -120,7 +120,8 @@ def sweep(
         problem: the chain of levels.
         build: from a setting ``s`` (attributes are the names in ``settings``) to
             ``(estimator, optimizer)``, or to ``(problem, estimator, optimizer)`` to range over
-            numbers inside the levels through ``problem.with_args``.
+            numbers inside the levels through ``problem.with_args``; or to an estimator alone, which
+            brings the step rule and the output it was published with.
         settings: columns of equal length, usually ``nx.grid(...)``.
         seeds: how many seeds, or a list of them.
         steps, samples, batch_size, init_batch_size, record_every, record, progress: as in
@@ -132,15 +133,18 @@ def sweep(
         raise SettingError("settings must be columns of one length, for example from nx.grid(...).")
     built = Built(build, problem)
     # Building every setting here, with plain numbers, refuses a bad one before anything compiles.
-    each = [built({k: float(v[n]) for k, v in settings.items()})[1] for n in range(lengths.pop())]
+    rows = [{k: float(v[n]) for k, v in settings.items()} for n in range(lengths.pop())]
+    each = [built(row)[1] for row in rows]
     columns = choose_columns(problem, record)
     facts = {"batch_size": batch_size, "init_batch_size": init_batch_size, "columns": columns}
     plan = make_plan(problem, each[0].estimator, stride=1, **facts)
     estimator = each[0].estimator.defaults(problem, steps or 1, plan.sizes)
+    published = isinstance(built.out(rows[0]), AbstractEstimator)
+    average = estimator.output if published and estimator.output in AVERAGES else None
     meter = Meter(problem, estimator, plan.sizes, plan.first_sizes)
     steps = meter.steps(steps, samples, 0, meter.start)
     stride = min(steps, check_count("record_every", record_every or max(1, steps // 100)))
-    plan = make_plan(problem, estimator, stride=stride, seeds=len(seeds), **facts)
+    plan = make_plan(problem, estimator, stride=stride, seeds=len(seeds), average=average, **facts)
     keys = jax.vmap(jax.random.key)(jnp.asarray(seeds))
     arrays = {name: jnp.asarray(v, problem.dtype) for name, v in settings.items()}
     compiled = Compiled(Run(problem, built, arrays, keys, jnp.asarray(steps), plan))
@@ -159,7 +163,7 @@ def sweep(
         name: np.moveaxis(column, 0, 2) if column.ndim > 1 else column
         for name, column in book.columns().items()
     }
-    return Sweep(settings, at.carry.w, records, status)
+    return Sweep(settings, at.carry.average if average else at.carry.w, records, status)
 
 
 class Setting(SimpleNamespace):
@@ -175,15 +179,18 @@ class Built(eqx.Module):
     build: Callable[[Any], Any]
     problem: Problem
 
+    def out(self, setting: dict[str, Any]) -> Any:
+        return self.build(Setting(**setting))
+
     def __call__(self, setting: dict[str, Any]) -> tuple[Problem, Method]:
-        out = self.build(Setting(**setting))
-        if isinstance(out, Method):
-            return self.problem, out
+        out = self.out(setting)
+        if isinstance(out, AbstractEstimator | Method):
+            return self.problem, as_method(self.problem, out)
         if isinstance(out, tuple) and len(out) == 2:
-            return self.problem, Method(*out)
+            return self.problem, as_method(self.problem, *out)
         if isinstance(out, tuple) and len(out) == 3:
-            return out[0], Method(*out[1:])
+            return out[0], as_method(*out)
         raise SettingError(
-            "build must return (estimator, optimizer) or (problem, estimator, optimizer); "
-            f"got {type(out).__name__}."
+            "build must return (estimator, optimizer), (problem, estimator, optimizer) or a published "
+            f"method alone; got {type(out).__name__}."
         )

@@ -13,7 +13,7 @@ from nestax.errors import SettingError
 Setting = Array | float | Callable[..., Any]
 
 
-def storm(new: PyTree, keep: Array, tracked: PyTree, old: PyTree) -> PyTree:
+def storm(new: PyTree, keep: Array | float, tracked: PyTree, old: PyTree) -> PyTree:
     """STORM: ``g(x_t;ξ) + keep·(tracked − g(x_{t−1};ξ))``, the same draw ξ at both points.
 
     Exact for ever, for every ``keep``, if g carries no noise and the start was exact. Where tracked
@@ -23,19 +23,33 @@ def storm(new: PyTree, keep: Array, tracked: PyTree, old: PyTree) -> PyTree:
     return jax.tree.map(lambda n, t, o: n if t is o else n + keep * (t - o), new, tracked, old)
 
 
-class Schedule(eqx.Module):
-    """A schedule ``fn(count)`` or ``fn(count, horizon)``, its value in the dtype of the run.
+def average(tracked: PyTree, weight: Array | float, new: PyTree) -> PyTree:
+    """Moving average: ``(1 − weight)·tracked + weight·new``. Stays in the hull of what it has seen."""
+    return jax.tree.map(lambda t, n: t + weight * (n - t), tracked, new)
 
-    The horizon is a leaf, so that runs of other lengths share a compilation.
+
+class Schedule(eqx.Module):
+    """A schedule ``scale·fn(count)`` or ``scale·fn(count, horizon)``, in the dtype of the run.
+
+    Scale and horizon are leaves, so that runs of other lengths or rates share a compilation.
     """
 
     fn: Callable[..., Any]
-    horizon: Array | None
-    dtype: str = eqx.field(static=True)
+    horizon: Array | None = None
+    dtype: str | None = eqx.field(default=None, static=True)
+    scale: Any = eqx.field(default=None, converter=lambda x: None if x is None else jnp.asarray(x))
 
     def __call__(self, count: Array) -> Array:
         value = self.fn(count) if self.horizon is None else self.fn(count, self.horizon)
-        return jnp.asarray(value, self.dtype)
+        value = jnp.asarray(value, self.dtype)
+        return value if self.scale is None else self.scale * value
+
+
+def scaled(setting: Any, default: float, shape: Callable[..., Any]) -> Any:
+    """A number times a published schedule; a schedule of the user's own replaces it."""
+    if callable(setting):
+        return setting
+    return Schedule(shape, scale=default if setting is None else setting)
 
 
 def as_setting(value: Any) -> Any:
@@ -50,6 +64,11 @@ def as_setting(value: Any) -> Any:
 
 def at(setting: Any, count: Array) -> Any:
     """The value of a setting at the estimator's own count: settings are numbers or schedules."""
+    if setting is None:
+        raise SettingError(
+            "a setting of this method depends on the run: use estimator.defaults(problem, steps, "
+            "batch_sizes), which fills it in."
+        )
     return setting(count) if callable(setting) else setting
 
 

@@ -11,7 +11,7 @@ R_i      radius                     ball that holds p^i
 v_t      grad                       p_t^1
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ from jaxtyping import Array, PyTree
 
 from nestax import trees
 from nestax.errors import check_setting, choose
-from nestax.estimator import AbstractEstimator, Batches, Estimate, Trackers
+from nestax.estimator import About, AbstractEstimator, Batches, Estimate, Trackers
 from nestax.matrix_free import MODES, Forward, first_forward, passes_of, track_forward
 from nestax.problem import Problem
 from nestax.tracking import as_setting, at, per_level, storm
@@ -52,6 +52,13 @@ class AdjointSMVR(AbstractEstimator):
     beta: Any = eqx.field(default=0.1, converter=as_setting)
     mode: str = eqx.field(default="lagged", static=True)
     radius: Any = eqx.field(default=None, converter=as_setting)
+    about: ClassVar = About(
+        "jiang2022smvr",
+        "ε⁻³",
+        "mean-squared smooth draws",
+        "values, adjoints",
+        certainty="an extension of SMVR; INFERRED",
+    )
 
     @property
     def passes(self):

@@ -8,6 +8,7 @@ v_t      grad        J_1(w_t; ξ_t^1)ᵀ ⋯ J_K(u_t^{K-1}; ξ_t^K)ᵀ
 import equinox as eqx
 from jaxtyping import PyTree
 
+from nestax.chain import plug_in
 from nestax.estimator import AbstractEstimator, Batches, Calls, Estimate, Trackers
 from nestax.jacobian import pull_through
 from nestax.problem import Problem
@@ -30,13 +31,8 @@ class Plain(AbstractEstimator):
         return {"value": Calls(1, 1)}
 
     def init(self, problem: Problem, w: PyTree, batches: Batches):
-        value, pulls, x = [], [], w
-        for level, batch in zip(problem.levels, batches, strict=True):
-            x, pull = level.value_and_pull(x, batch["value"])
-            x = level.project(x)
-            value.append(x)
-            pulls.append(pull)
-        return Estimate(x, pull_through(pulls, x), {}), PlainState(w, tuple(value))
+        value, pulls = plug_in(problem, w, batches)
+        return Estimate(value[-1], pull_through(pulls, value[-1]), {}), PlainState(w, tuple(value))
 
     def update(self, problem: Problem, w: PyTree, batches: Batches, state: PlainState):
         return self.init(problem, w, batches)

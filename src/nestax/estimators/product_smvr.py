@@ -1,7 +1,9 @@
-"""Product SMVR: values by STORM, and one STORM estimate of the whole product of Jacobians.
+"""PMVR and product SMVR: values by STORM, and one STORM estimate of the whole product of Jacobians.
 
-The gradient estimator of PMVR (Jiang et al., ICML 2024) with the batch averages of the levels
-multiplied, and with draws that keep it unbiased.
+Jiang et al.: Projection-free variance reduction methods for stochastic constrained multi-level
+compositional optimization, ICML 2024. Product SMVR is the same estimator with the batch averages of
+the levels multiplied, for any step. Both take draws that keep the product unbiased; as printed, PMVR
+builds u_t^i from the draws that enter the product too, which is ``mode="reuse"``.
 
 symbol   here                       meaning
 u_t^i    inputs[i], last            running value of level i
@@ -17,11 +19,19 @@ from jaxtyping import Array, PyTree
 
 from nestax import trees
 from nestax.errors import check_setting, choose
-from nestax.estimator import AbstractEstimator, Batches, Estimate, Trackers
-from nestax.jacobian import pull_through
-from nestax.matrix_free import MODES, Forward, first_forward, passes_of, track_forward
+from nestax.estimator import About, AbstractEstimator, Batches, Estimate, Trackers
+from nestax.matrix_free import (
+    MODES,
+    Forward,
+    draws_in,
+    first_forward,
+    mean_of_products,
+    passes_of,
+    track_forward,
+)
 from nestax.problem import Problem
-from nestax.tracking import as_setting, at, storm
+from nestax.steps import FrankWolfe
+from nestax.tracking import as_setting, at, scaled, storm
 
 
 class ProductState(eqx.Module):
@@ -45,12 +55,14 @@ class ProductSMVR(AbstractEstimator):
         beta: forgetting rate in (0, 1], a number or a schedule.
         mode: "lagged" (default), "fresh" or "reuse"; see ``nestax.matrix_free``. "reuse" is biased.
         radius: ball that holds v; None for none.
+        per_draw: form the product draw by draw and average; needs one batch size for all levels.
     """
 
     beta: Any = eqx.field(default=0.1, converter=as_setting)
     mode: str = eqx.field(default="lagged", static=True)
     radius: Any = eqx.field(default=None, converter=as_setting)
-    citation: ClassVar = "Jiang et al.: ICML 2024"
+    per_draw: bool = eqx.field(default=False, static=True)
+    about: ClassVar = About("jiang2024pmvr", "ε⁻³", "mean-squared smooth draws", "values, one gradient")
 
     @property
     def passes(self):
@@ -66,15 +78,17 @@ class ProductSMVR(AbstractEstimator):
         choose("mode", self.mode, MODES)
 
     def init(self, problem: Problem, w: PyTree, batches: Batches):
-        forward = first_forward(problem, w, batches, self.mode)
-        grad = pull_through(forward.heads, forward.last)
+        size = draws_in(batches) if self.per_draw else None
+        forward = first_forward(problem, w, batches, self.mode, size)
+        grad = mean_of_products(forward.heads, forward.last, size)
         return self._read(forward, forward.inputs, grad, jnp.zeros((), jnp.int32))
 
     def update(self, problem: Problem, w: PyTree, batches: Batches, state: ProductState):
         keep = 1 - at(self.beta, state.count + 1)
-        forward = track_forward(problem, w, batches, self.mode, keep, state)
-        new = pull_through(forward.heads, forward.last)
-        old = pull_through(forward.tails, forward.last)
+        size = draws_in(batches) if self.per_draw else None
+        forward = track_forward(problem, w, batches, self.mode, keep, state, size)
+        new = mean_of_products(forward.heads, forward.last, size)
+        old = mean_of_products(forward.tails, forward.last, size)
         return self._read(forward, state.inputs, storm(new, keep, state.grad, old), state.count + 1)
 
     def _read(self, forward: Forward, before: tuple, grad: PyTree, count: Array):
@@ -87,3 +101,18 @@ class ProductSMVR(AbstractEstimator):
     def trackers(self, state: ProductState):
         w = state.before[0] if self.lag else state.inputs[0]
         return Trackers(w, (*state.inputs[1:], state.last))
+
+
+class PMVR(ProductSMVR):
+    """PMVR: the product formed draw by draw, and a Frank-Wolfe step.
+
+    Args:
+        beta, mode, radius: as for ``ProductSMVR``.
+        per_draw: True as published; False multiplies the averages, with less variance.
+        lr: η in (0, 1] of the Frank-Wolfe step, as a multiple of T^{-2/3}.
+    """
+
+    per_draw: bool = eqx.field(default=True, static=True)
+
+    def published_step(self, problem: Problem):
+        return FrankWolfe(scaled(self.lr, 1.0, lambda count, steps: steps ** (-2 / 3)))

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from nestax.errors import check_setting, choose
-from nestax.estimator import AbstractEstimator, Batches, Calls, Estimate, Trackers
+from nestax.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
 from nestax.jacobian import Jacobian, into_ball, pull_through
 from nestax.problem import Problem
 from nestax.tracking import as_setting, at, per_level, storm
@@ -56,7 +56,9 @@ class SMVR(AbstractEstimator):
     beta: Any = eqx.field(default=0.1, converter=as_setting)
     radius: Any = eqx.field(default=None, converter=as_setting)
     ball: str = eqx.field(default="frobenius", static=True)
-    citation: ClassVar = "Jiang, Wang, Wang, Zhang, Yang: ICML 2022"
+    about: ClassVar = About(
+        "jiang2022smvr", "ε⁻³", "mean-squared smooth draws", "values, Jacobians", instead="AdjointSMVR"
+    )
 
     @property
     def passes(self):

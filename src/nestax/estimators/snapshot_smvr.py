@@ -10,7 +10,6 @@ h_t      h           g(x_t; ξ) − g(x_s; ξ) + ḡ, for g the value and the Ja
 u, v     value, jac  (1−β)·tracked + β·h + (1−β)(g(x_t; ξ) − g(x_{t-1}; ξ))
 """
 
-import math
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -18,10 +17,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from nestax.errors import ProblemError, check_count, check_setting
-from nestax.estimator import AbstractEstimator, Batches, Calls, Estimate, Trackers
+from nestax.errors import check_count, check_setting
+from nestax.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
 from nestax.jacobian import Jacobian, pull_through
 from nestax.problem import Problem
+from nestax.restarting import steps_per_pass
 from nestax.tracking import as_setting, at
 
 
@@ -47,7 +47,10 @@ class SnapshotSMVR(AbstractEstimator):
 
     beta: Any = eqx.field(default=0.01, converter=as_setting)
     period: int | None = eqx.field(default=None, static=True)  # pyright: ignore[reportIncompatibleMethodOverride]
-    citation: ClassVar = "Jiang et al.: IEEE TPAMI 2025 (INFERRED form)"
+    about: ClassVar = About(
+        "jiang2025revisiting", "√n ε⁻²", "finite populations", "values, Jacobians, twice", finite=True,
+        certainty="by analogy with PMFS; the paper was not read",
+    )  # fmt: skip
 
     @property
     def passes(self):
@@ -62,20 +65,8 @@ class SnapshotSMVR(AbstractEstimator):
         if self.period is not None:
             check_count("period", self.period)
 
-    def defaults(self, problem: Problem, horizon: Any, sizes: tuple[int, ...]):
-        if not problem.finite:
-            raise ProblemError(
-                "SnapshotSMVR averages over the population, which a Sampler does not have: use SMVR."
-            )
-        this = super().defaults(problem, horizon, sizes)
-        if this.period is not None:
-            return this
-        epochs = [
-            math.ceil(level.source.size / size)
-            for level, size in zip(problem.levels, sizes, strict=True)
-            if level.source is not None and level.source.size
-        ]
-        return SnapshotSMVR(this.beta, max(epochs))
+    def published(self, problem: Problem, sizes: tuple[int, ...]):
+        return {"period": steps_per_pass(problem, sizes)}
 
     def init(self, problem: Problem, w: PyTree, batches: Batches):
         return self._snapshot(problem, w, batches, jnp.zeros((), jnp.int32))

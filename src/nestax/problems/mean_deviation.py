@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from nestax import projections
+from nestax import linear_oracles, projections
 from nestax.errors import ProblemError, check_setting
 from nestax.level import Level
 from nestax.problem import Problem
@@ -90,6 +90,7 @@ def mean_deviation(
         ],
         w0=jnp.full(assets, 1 / assets, dtype),
         project=projections.simplex,
+        linear_oracle=linear_oracles.simplex,
         exact=closed,
         optimum=optimum,
     )

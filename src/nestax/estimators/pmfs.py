@@ -1,0 +1,119 @@
+"""PMFS: STORM with snapshots on the values and on the whole product, finite populations.
+
+Jiang et al.: Projection-free variance reduction methods for stochastic constrained multi-level
+compositional optimization, ICML 2024, journal version.
+
+symbol   here           meaning
+x_t      w              weights
+u_t^i    inputs, last   running value of level i
+v_t      grad           running product, estimates J_1ᵀ⋯J_Kᵀ along the tracked values
+s        at, full       last snapshot: inputs of all levels there, population values and product
+I        period         steps between snapshots
+"""
+
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, PyTree
+
+from nestax.chain import linearise, plug_in
+from nestax.errors import check_count, check_setting
+from nestax.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
+from nestax.jacobian import pull_through
+from nestax.problem import Problem
+from nestax.restarting import steps_per_pass
+from nestax.steps import FrankWolfe
+from nestax.tracking import as_setting, at, scaled
+
+
+class PMFSState(eqx.Module):
+    """``inputs`` are (w, u^1, …, u^{K-1}); ``full`` are the population values and their product."""
+
+    inputs: tuple[PyTree, ...]
+    last: Array
+    grad: PyTree
+    at: tuple[PyTree, ...]
+    full: tuple[tuple[PyTree, ...], PyTree]
+    count: Array
+
+
+class PMFS(AbstractEstimator):
+    """PMFS. With g a level's value, or the product P of all batch Jacobians,
+
+        h_t = g(u_t; ξ) − g(u_s; ξ) + ḡ(u_s)
+        tracked = (1−β)·tracked + β·h_t + (1−β)(g(u_t; ξ) − g(u_{t-1}; ξ))
+
+    At a snapshot all trackers become exact. Value and product share their draws, as published.
+
+    Args:
+        beta: forgetting rate in (0, 1].
+        period: steps between snapshots; None means one pass of mini-batches over the rows.
+        lr: η in (0, 1] of the Frank-Wolfe step; T^{-1/2} by default.
+    """
+
+    beta: Any = eqx.field(default=0.01, converter=as_setting)
+    period: int | None = eqx.field(default=None, static=True)  # pyright: ignore[reportIncompatibleMethodOverride]
+    about: ClassVar = About(
+        "jiang2024pmvr", "√n ε⁻²", "finite populations", "values and one gradient, twice",
+        instead="PMVR", finite=True, certainty="the form of the product's snapshot is INFERRED",
+    )  # fmt: skip
+
+    @property
+    def passes(self):
+        return {"value": Calls(3, 3)}
+
+    @property
+    def refresh_batch(self):
+        return "population"
+
+    def __check_init__(self):
+        check_setting("beta", self.beta, "in (0, 1]", lambda b: (b > 0) & (b <= 1))
+        if self.period is not None:
+            check_count("period", self.period)
+
+    def published(self, problem: Problem, sizes: tuple[int, ...]):
+        return {"period": steps_per_pass(problem, sizes)}
+
+    def published_step(self, problem: Problem):
+        return FrankWolfe(scaled(self.lr, 1.0, lambda count, steps: steps ** (-1 / 2)))
+
+    def init(self, problem: Problem, w: PyTree, batches: Batches):
+        return self._snapshot(problem, w, batches, jnp.zeros((), jnp.int32))
+
+    def refresh(self, problem: Problem, w: PyTree, batches: Batches, state: PMFSState):
+        return self._snapshot(problem, w, batches, state.count + 1)
+
+    def _snapshot(self, problem: Problem, w: PyTree, batches: Batches, count: Array):
+        value, pulls = plug_in(problem, w, batches)
+        inputs, grad = (w, *value[:-1]), pull_through(pulls, value[-1])
+        state = PMFSState(inputs, value[-1], grad, inputs, (tuple(value), grad), count)
+        return Estimate(value[-1], grad, {}), state
+
+    def update(self, problem: Problem, w: PyTree, batches: Batches, state: PMFSState):
+        beta = at(self.beta, state.count + 1)
+
+        def track(new, old, snapshot, full, tracked):
+            h = new - snapshot + full
+            return (1 - beta) * (tracked + new - old) + beta * h
+
+        tracked = (*state.inputs[1:], state.last)
+        f_old, pull_old = linearise(problem, state.inputs, batches, "value")
+        f_at, pull_at = linearise(problem, state.at, batches, "value")
+        x, value, pull_new = w, [], []
+        for i, (level, batch) in enumerate(zip(problem.levels, batches, strict=True)):
+            x, pull = level.value_and_pull(x, batch["value"])
+            if not level.deterministic:
+                x = jax.tree.map(track, x, f_old[i], f_at[i], state.full[0][i], tracked[i])
+            x = level.project(x)
+            value.append(x)
+            pull_new.append(pull)
+        new, old, at_snapshot = (pull_through(p, x) for p in (pull_new, pull_old, pull_at))
+        grad = jax.tree.map(track, new, old, at_snapshot, state.full[1], state.grad)
+        count = state.count + 1
+        state = PMFSState((w, *value[:-1]), x, grad, state.at, state.full, count)
+        return Estimate(x, grad, {}), state
+
+    def trackers(self, state: PMFSState):
+        return Trackers(state.inputs[0], (*state.inputs[1:], state.last))

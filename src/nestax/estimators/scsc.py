@@ -1,0 +1,103 @@
+"""SCSC: values corrected at two points, derivatives raw.
+
+Chen, Sun, Yin: Solving stochastic compositional optimization is nearly as easy as solving stochastic
+optimization, IEEE Trans. Signal Process. 2021.
+
+symbol   here        meaning
+θ_k      w           weights
+y_k^i    value[i-1]  running value of level i, i = 1..K-1
+ξ_k^i    "value"     one sample per level, for values and derivative
+α, β     lr, beta    both of order 1/√N
+"""
+
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, PyTree
+
+from nestax import trees
+from nestax.chain import plug_in
+from nestax.errors import check_setting, choose
+from nestax.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
+from nestax.jacobian import pull_through
+from nestax.problem import Problem
+from nestax.steps import Descent
+from nestax.tracking import as_setting, at, scaled, storm
+
+MODES = ("two-point", "single-point")
+
+
+class SCSCState(eqx.Module):
+    w: PyTree
+    value: tuple[PyTree, ...]
+    count: Array
+
+
+def published_beta(count: Array, steps: Array) -> Array:
+    """min(1/2, 10/√N): of order α, as published; the factor is ours."""
+    del count
+    return jnp.minimum(0.5, 10 * steps**-0.5)
+
+
+class SCSC(AbstractEstimator):
+    """SCSC.
+
+        y_t^i = f_i(y_t^{i-1}; ξ) + (1−β)(y_{t-1}^i − f_i(y_{t-1}^{i-1}; ξ)),   y_t^0 = θ_t
+        v_t   = J_1(θ_t; ξ)ᵀ J_2(y_t^1; ξ)ᵀ ⋯ J_K(y_t^{K-1}; ξ)ᵀ
+
+    SMVR with raw Jacobians. "single-point" replaces the difference of values by
+    J_i(y_t^{i-1}; ξ)(y_t^{i-1} − y_{t-1}^{i-1}).
+
+    Args:
+        beta: forgetting rate in (0, 1], a number or a schedule; None means min(1/2, 10/√N).
+        mode: "two-point" or "single-point".
+        lr: c of α = c/√N; 1 by default.
+    """
+
+    beta: Any = eqx.field(default=None, converter=as_setting)
+    mode: str = eqx.field(default="two-point", static=True)
+    about: ClassVar = About("chen2021scsc", "ε⁻⁴", "smooth, Lipschitz draws")
+
+    @property
+    def passes(self):
+        return {"value": Calls(2 if self.mode == "two-point" else 1, 1)}
+
+    @property
+    def outer_passes(self):
+        return {"value": Calls(1, 1)}
+
+    def __check_init__(self):
+        check_setting("beta", self.beta, "in (0, 1]", lambda b: (b > 0) & (b <= 1))
+        choose("mode", self.mode, MODES)
+
+    def published(self, problem: Problem, sizes: tuple[int, ...]):
+        return {"beta": published_beta}
+
+    def published_step(self, problem: Problem):
+        return Descent(scaled(self.lr, 1.0, lambda count, steps: steps**-0.5))
+
+    def init(self, problem: Problem, w: PyTree, batches: Batches):
+        value, pulls = plug_in(problem, w, batches)
+        state = SCSCState(w, tuple(value), jnp.zeros((), jnp.int32))
+        return Estimate(value[-1], pull_through(pulls, value[-1]), {}), state
+
+    def update(self, problem: Problem, w: PyTree, batches: Batches, state: SCSCState):
+        keep = 1 - at(self.beta, state.count + 1)
+        value, pulls, new, old = [], [], w, state.w
+        for i, (level, batch) in enumerate(zip(problem.levels, batches, strict=True)):
+            y, push, pull = level.value_and_maps(new, batch["value"])
+            if not level.deterministic and i < len(problem.levels) - 1:
+                if self.mode == "two-point":
+                    y_old = level.value(old, batch["value"])
+                else:
+                    y_old = trees.subtract(y, push(trees.subtract(new, old)))
+                y = storm(y, keep, state.value[i], y_old)
+            new, old = level.project(y), state.value[i]
+            value.append(new)
+            pulls.append(pull)
+        state = SCSCState(w, tuple(value), state.count + 1)
+        return Estimate(value[-1], pull_through(pulls, value[-1]), {}), state
+
+    def trackers(self, state: SCSCState):
+        return Trackers(state.w, state.value)

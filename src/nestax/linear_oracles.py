@@ -1,0 +1,37 @@
+"""Linear minimisation over feasible sets, v ↦ argmin <v, x>: what Frank-Wolfe steps need."""
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, PyTree
+
+from nestax import trees
+
+
+def simplex(v: PyTree, total: float | Array = 1.0) -> PyTree:
+    """{x ≥ 0, Σx = total}: everything on the smallest entry of v, all leaves taken as one vector."""
+    flat, unravel = ravel_pytree(v)
+    return unravel(jnp.zeros_like(flat).at[jnp.argmin(flat)].set(total))
+
+
+def l1_ball(v: PyTree, radius: float | Array = 1.0) -> PyTree:
+    """{‖x‖₁ ≤ radius}: everything against the largest entry of v."""
+    flat, unravel = ravel_pytree(v)
+    k = jnp.argmax(jnp.abs(flat))
+    return unravel(jnp.zeros_like(flat).at[k].set(-radius * jnp.sign(flat[k])))
+
+
+def l2_ball(v: PyTree, radius: float | Array = 1.0) -> PyTree:
+    """{‖x‖₂ ≤ radius}: straight against v; the centre where v = 0."""
+    size = trees.norm(v)
+    return trees.scale(-radius / jnp.where(size > 0, size, 1), v)
+
+
+def box(v: PyTree, lower: PyTree, upper: PyTree) -> PyTree:
+    """{lower ≤ x ≤ upper} entry by entry; the bounds are numbers or trees like v."""
+    like = lambda bound: (
+        bound
+        if jax.tree.structure(bound) == jax.tree.structure(v)
+        else jax.tree.map(lambda x: jnp.full_like(x, bound), v)
+    )
+    return jax.tree.map(lambda x, a, b: jnp.where(x > 0, a, b), v, like(lower), like(upper))

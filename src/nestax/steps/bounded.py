@@ -1,0 +1,47 @@
+"""The step of bounded length that SPIDER and Nested-SPIDER take."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, PyTree
+
+from nestax import trees
+from nestax.errors import check_setting
+from nestax.problem import Problem
+from nestax.step import AbstractStep
+from nestax.tracking import as_setting, at, average
+
+
+class Bounded(AbstractStep):
+    """w_{t+1} = w_t + γ_t (x̃ − w_t), x̃ = prox_{η r}(w_t − η v_t), γ_t = min{1/2, η ε/‖x̃ − w_t‖}.
+
+    No step is longer than η ε. Without constraint this is w − η·min{1/2, ε/‖v‖}·v.
+    Reference: Zhang, Xiao, SIAM J. Optim. 2021; Fang et al., NeurIPS 2018.
+
+    Args:
+        lr: η > 0, of the order of 1/L_F; a number or a schedule.
+        eps: ε > 0, the accuracy aimed at; a number or a schedule. None means 1/√T over T steps, as many
+            as the theory asks for at that accuracy.
+    """
+
+    lr: Any = eqx.field(converter=as_setting)
+    eps: Any = eqx.field(default=None, converter=lambda x: over_root if x is None else as_setting(x))
+
+    def __check_init__(self):
+        check_setting("lr", self.lr, "positive", lambda x: x > 0)
+        check_setting("eps", self.eps, "positive", lambda x: x > 0)
+
+    def update(self, problem: Problem, w: PyTree, grad: PyTree, aux: dict[str, Array], state: Any):
+        lr, eps = at(self.lr, state), at(self.eps, state)
+        target = problem.proximal(jax.tree.map(lambda x, v: x - lr * v, w, grad), lr)
+        length = trees.norm(trees.subtract(target, w))
+        share = jnp.where(length > 2 * lr * eps, lr * eps / jnp.maximum(length, lr * eps), 0.5)
+        return average(w, share, target), state + 1
+
+
+def over_root(count: Array, horizon: Array) -> Array:
+    """1/√T."""
+    del count
+    return horizon**-0.5

@@ -1,0 +1,82 @@
+"""Frank-Wolfe steps: no projection, linear minimisation over the feasible set instead."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, PyTree
+
+from nestax import trees
+from nestax.errors import ProblemError, check_count, check_setting
+from nestax.problem import Problem
+from nestax.step import AbstractStep
+from nestax.tracking import as_setting, at, average
+
+
+def need_linear_oracle(name: str, problem: Problem) -> None:
+    if problem.linear_oracle is None:
+        raise ProblemError(
+            f"{name} needs Problem(linear_oracle=...), for example nx.linear_oracles.simplex; for a "
+            "projected step use nx.steps.Descent(lr)."
+        )
+
+
+class FrankWolfe(AbstractStep):
+    """w_{t+1} = w_t + η_t (z_t − w_t), z_t = argmin <v_t, x> over the feasible set.
+
+    Args:
+        lr: η in (0, 1], a number or a schedule.
+    """
+
+    lr: Any = eqx.field(converter=as_setting)
+
+    def __check_init__(self):
+        check_setting("lr", self.lr, "in (0, 1]", lambda x: (x > 0) & (x <= 1))
+
+    def check(self, problem: Problem):
+        need_linear_oracle("FrankWolfe", problem)
+
+    def update(self, problem: Problem, w: PyTree, grad: PyTree, aux: dict[str, Array], state: Any):
+        oracle: Any = problem.linear_oracle
+        return average(w, at(self.lr, state), oracle(grad)), state + 1
+
+
+class InnerFrankWolfe(AbstractStep):
+    """w_{t+1} = w_t + η_t (z_t − w_t), z_t from N Frank-Wolfe steps on <v, z> + β/2·‖z − w_t‖².
+
+    Each inner step moves towards s = argmin <v + β(z − w), x> by the exact line search
+    γ = min{1, <β(w − z) − v, s − z>/(β‖s − z‖²)}. Reference: Jiang et al., ICML 2024.
+
+    Args:
+        lr: η in (0, 1], a number or a schedule.
+        beta: β > 0, curvature of the inner problem.
+        iterations: N ≥ 1.
+    """
+
+    lr: Any = eqx.field(converter=as_setting)
+    beta: Any = eqx.field(default=1.0, converter=as_setting)
+    iterations: int = eqx.field(default=10, static=True)
+
+    def __check_init__(self):
+        check_setting("lr", self.lr, "in (0, 1]", lambda x: (x > 0) & (x <= 1))
+        check_setting("beta", self.beta, "positive", lambda x: x > 0)
+        check_count("iterations", self.iterations)
+
+    def check(self, problem: Problem):
+        need_linear_oracle("InnerFrankWolfe", problem)
+
+    def update(self, problem: Problem, w: PyTree, grad: PyTree, aux: dict[str, Array], state: Any):
+        oracle: Any = problem.linear_oracle
+        beta = at(self.beta, state)
+
+        def inner(_: Array, z: PyTree) -> PyTree:
+            slope = jax.tree.map(lambda v, x, y: v + beta * (y - x), grad, w, z)
+            towards = trees.subtract(oracle(slope), z)
+            curvature = beta * trees.square(towards)
+            ahead = -trees.inner(slope, towards) / jnp.where(curvature > 0, curvature, 1)
+            share = jnp.clip(ahead, 0, 1)
+            return jax.tree.map(lambda y, d: y + share * d, z, towards)
+
+        z = jax.lax.fori_loop(0, self.iterations, inner, w)
+        return average(w, at(self.lr, state), z), state + 1

@@ -1,0 +1,42 @@
+"""The normalised step, whose length does not depend on the scale of the objective."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, PyTree
+
+from nestax import trees
+from nestax.errors import check_setting
+from nestax.problem import Problem
+from nestax.step import AbstractStep
+from nestax.tracking import as_setting, at
+
+
+class Normalized(AbstractStep):
+    """w_{t+1} = prox(w_t − η v_t/‖v_t‖).
+
+    With η = β = T^{-2/3} over T steps this needs no constant of the problem (published for
+    coupled two-level problems; for a chain of levels INFERRED). Start from a batch of about T^{1/3}.
+    Reference: Jiang et al., MSVR, journal version.
+
+    Args:
+        lr: η > 0; None means T^{-2/3}.
+    """
+
+    lr: Any = eqx.field(default=None, converter=lambda x: parameter_free if x is None else as_setting(x))
+
+    def __check_init__(self):
+        check_setting("lr", self.lr, "positive", lambda x: x > 0)
+
+    def update(self, problem: Problem, w: PyTree, grad: PyTree, aux: dict[str, Array], state: Any):
+        size = trees.norm(grad)
+        lr = at(self.lr, state) / jnp.where(size > 0, size, 1)
+        return problem.proximal(jax.tree.map(lambda x, v: x - lr * v, w, grad), lr), state + 1
+
+
+def parameter_free(count: Array, horizon: Array) -> Array:
+    """T^{-2/3}: the learning rate, and the forgetting rate that goes with it."""
+    del count
+    return horizon ** (-2 / 3)
