@@ -12,10 +12,11 @@ import nestax
 SOURCE = Path(nestax.__file__).parent
 #: A module may import only modules that stand before it.
 ORDER = [
-    "errors", "trees", "structure", "jacobian", "tracking", "static", "projections",
+    "errors", "table", "references", "trees", "structure", "jacobian", "tracking", "static",
+    "projections",
     "linear_oracles", "source", "level", "problem", "step", "steps", "estimator", "chain",
-    "matrix_free", "restarting", "convexity", "estimators", "record", "packing", "cost",
-    "loop", "progress", "drive", "figure", "result", "minimizing", "sweeping", "evaluating",
+    "matrix_free", "restarting", "convexity", "estimators", "registry", "record", "packing", "cost",
+    "loop", "progress", "drive", "figure", "result", "minimizing", "sweeping", "comparing", "evaluating",
     "checking", "problems", "datasets", "testing", "cli",
 ]  # fmt: skip
 FILES = sorted(SOURCE.rglob("*.py"))

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from nestax import steps as steps
     from nestax import testing as testing
     from nestax.checking import check as check
+    from nestax.comparing import Comparison as Comparison
+    from nestax.comparing import compare as compare
     from nestax.errors import ProblemError as ProblemError
     from nestax.errors import SettingError as SettingError
     from nestax.estimator import AbstractEstimator as AbstractEstimator
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from nestax.problem import Problem as Problem
     from nestax.problem import Prox as Prox
     from nestax.record import COLUMNS as COLUMNS
+    from nestax.registry import cite as cite
+    from nestax.registry import methods as methods
     from nestax.result import Result as Result
     from nestax.result import Status as Status
     from nestax.result import load as load
@@ -41,7 +45,8 @@ if TYPE_CHECKING:
 _MODULES = ("datasets", "linear_oracles", "problems", "projections", "steps", "testing")
 # No module may have the name of a function here: importing it would take the name.
 _HOMES = {
-    "check": "checking", "ProblemError": "errors", "SettingError": "errors",
+    "check": "checking", "compare": "comparing", "Comparison": "comparing", "cite": "registry",
+    "methods": "registry", "ProblemError": "errors", "SettingError": "errors",
     "AbstractEstimator": "estimator", "Estimate": "estimator", "Method": "estimator",
     "evaluate": "evaluating", "Level": "level", "draw_batches": "loop", "minimize": "minimizing",
     "Problem": "problem", "Prox": "problem", "COLUMNS": "record", "Result": "result",

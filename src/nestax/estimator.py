@@ -188,6 +188,22 @@ class Method(eqx.Module):
     estimator: AbstractEstimator
     step: optax.GradientTransformation | AbstractStep
 
+    def check(self, problem: Problem) -> None:
+        """Refuses a problem that the estimator or the step rule does not apply to."""
+        self.estimator.check(problem)
+        if isinstance(self.step, AbstractStep):
+            self.step.check(problem)
+        elif problem.prox is not None:
+            raise ProblemError(
+                "a problem with prox= needs a step rule that knows its own length, which an Optax "
+                "optimiser does not tell: use nx.steps.Descent(lr)."
+            )
+        elif problem.feasible is None and problem.linear_oracle is not None:
+            raise ProblemError(
+                "this problem has a linear_oracle and no project, so an Optax optimiser would leave its "
+                "feasible set: use nx.steps.FrankWolfe(lr), or pass project= as well."
+            )
+
 
 def as_method(problem: Problem, estimator: Any, optimizer: Any = None) -> Method:
     """An estimator with the given optimiser, or with the step rule it was published with."""
@@ -199,7 +215,6 @@ def as_method(problem: Problem, estimator: Any, optimizer: Any = None) -> Method
         raise SettingError(
             f"the second argument must be an estimator such as nx.SMVR(); got {estimator!r}."
         )
-    estimator.check(problem)
     if optimizer is None:
         optimizer = estimator.published_step(problem)
     elif not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
@@ -210,18 +225,6 @@ def as_method(problem: Problem, estimator: Any, optimizer: Any = None) -> Method
         raise SettingError(
             f"{type(estimator).__name__}(lr=...) sets the step rule it was published with, which the "
             "optimizer replaces: leave one of the two out."
-        )
-    if isinstance(optimizer, AbstractStep):
-        optimizer.check(problem)
-    elif problem.prox is not None:
-        raise ProblemError(
-            "a problem with prox= needs a step rule that knows its own length, which an Optax "
-            "optimiser does not tell: use nx.steps.Descent(lr)."
-        )
-    elif problem.feasible is None and problem.linear_oracle is not None:
-        raise ProblemError(
-            "this problem has a linear_oracle and no project, so an Optax optimiser would leave its "
-            "feasible set: use nx.steps.FrankWolfe(lr), or pass project= as well."
         )
     return Method(estimator, optimizer)
 

@@ -61,18 +61,33 @@ def plot_curves(
 
     ``samples`` is one axis for all curves, or a dictionary with one each.
     """
+    return plot_panels(samples, {column: curves}, path)
+
+
+def plot_panels(
+    samples: Any, panels: dict[str, dict[str, np.ndarray]], path: str | Path | None = None
+) -> Any:
+    """The curves of several columns side by side, with one legend."""
     plt = _pyplot()
-    figure, axis = plt.subplots(figsize=(7, 4.2), layout="constrained")
-    for number, (label, lanes) in enumerate(curves.items()):
-        colour, dash = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
-        x = samples[label] if isinstance(samples, dict) else samples
-        mean, spread = lanes.mean(axis=0), lanes.std(axis=0)
-        axis.plot(x, mean, color=colour, ls=dash, label=label)
-        low = np.maximum(mean - spread, lanes.min(axis=0))
-        axis.fill_between(x, low, mean + spread, color=colour, alpha=0.15, lw=0)
-    _finish(axis, [column], list(curves.values()))
-    axis.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    width = 7 if len(panels) == 1 else 5 * len(panels) + 1.5
+    figure, axes = plt.subplots(
+        1, len(panels), figsize=(width, 4.2), layout="constrained", squeeze=False
+    )
+    for axis, (column, curves) in zip(axes[0], panels.items(), strict=True):
+        for number, (label, lanes) in enumerate(curves.items()):
+            _band(axis, samples[label] if isinstance(samples, dict) else samples, label, lanes, number)
+        _finish(axis, [column], list(curves.values()))
+    axes[0, -1].legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return _saved(figure, path)
+
+
+def _band(axis: Any, x: np.ndarray, label: str, lanes: np.ndarray, number: int) -> None:
+    colour = COLOURS[number % len(COLOURS)]
+    dash = DASHES[(number + number // len(COLOURS)) % len(DASHES)]
+    mean, spread = lanes.mean(axis=0), lanes.std(axis=0)
+    axis.plot(x, mean, color=colour, ls=dash, label=label)
+    low = np.maximum(mean - spread, lanes.min(axis=0))
+    axis.fill_between(x, low, mean + spread, color=colour, alpha=0.15, lw=0)
 
 
 def _finish(axis: Any, names: list[str], data: list[np.ndarray]) -> None:

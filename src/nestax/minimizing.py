@@ -75,6 +75,7 @@ def minimize(
     if not isinstance(problem, Problem):
         raise SettingError(f"the first argument must be an nx.Problem; got {problem!r}.")
     method = as_method(problem, estimator, optimizer)
+    method.check(problem)
     seed = check_seed(seed)
     if output is None:
         output = method.estimator.output if optimizer is None else "last"

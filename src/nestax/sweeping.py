@@ -135,6 +135,7 @@ def sweep(
     # Building every setting here, with plain numbers, refuses a bad one before anything compiles.
     rows = [{k: float(v[n]) for k, v in settings.items()} for n in range(lengths.pop())]
     each = [built(row)[1] for row in rows]
+    each[0].check(problem)
     columns = choose_columns(problem, record)
     facts = {"batch_size": batch_size, "init_batch_size": init_batch_size, "columns": columns}
     plan = make_plan(problem, each[0].estimator, stride=1, **facts)

@@ -40,8 +40,10 @@ class Schedule(eqx.Module):
     scale: Any = eqx.field(default=None, converter=lambda x: None if x is None else jnp.asarray(x))
 
     def __call__(self, count: Array) -> Array:
-        value = self.fn(count) if self.horizon is None else self.fn(count, self.horizon)
-        value = jnp.asarray(value, self.dtype)
+        # Quotients of 32-bit integers are computed in single precision.
+        wide = lambda n: n.astype(jnp.int64) if self.dtype == "float64" else n
+        horizon = () if self.horizon is None else (wide(self.horizon),)
+        value = jnp.asarray(self.fn(wide(jnp.asarray(count)), *horizon), self.dtype)
         return value if self.scale is None else self.scale * value
 
 

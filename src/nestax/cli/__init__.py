@@ -42,5 +42,23 @@ def demo(
     run_demo(out, seeds)
 
 
+@app.command()
+def methods(
+    name: Annotated[str | None, typer.Argument(help="Everything about one method.")] = None,
+) -> None:
+    """List every method: levels, cost per step, memory, claimed rate, reference."""
+    from nestax.cli.listing import list_methods
+
+    list_methods(name)
+
+
+@app.command()
+def cite(name: Annotated[str, typer.Argument(help="Name of a method, such as NLASG.")]) -> None:
+    """Print the BibTeX entry of a method."""
+    from nestax.cli.listing import print_reference
+
+    print_reference(name)
+
+
 def main() -> None:
     app()

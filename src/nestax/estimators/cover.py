@@ -15,6 +15,7 @@ import dataclasses
 from typing import Any, ClassVar
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
@@ -46,7 +47,7 @@ class COVER(AbstractEstimator):
     """
 
     beta: Any = eqx.field(default=None, converter=as_setting)
-    offset: float = eqx.field(default=100.0, static=True)
+    offset: float = eqx.field(default=100.0, converter=float, static=True)
     about: ClassVar = About(
         "qi2021recover", "ε⁻³", "mean-squared smooth draws", "one value, one Jacobian", 2, "SMVR", True
     )
@@ -112,7 +113,9 @@ class RECOVER(COVER):
         check_count("first_stage", self.first_stage)
 
     def stage(self, count: Array) -> Array:
-        return jnp.floor(jnp.log2(1 + count / self.first_stage))
+        """⌊log₂(1 + count/first_stage)⌋ in integers: stages have lengths T, 2T, 4T, …"""
+        number = 31 - jax.lax.clz((count // self.first_stage + 1).astype(jnp.int32))
+        return number.astype(count.dtype)
 
     def defaults(self, problem: Problem, horizon: Any, sizes: tuple[int, ...]):
         halved = scaled(self.beta, 0.5, lambda count: 0.5 ** self.stage(count))

@@ -50,7 +50,7 @@ class PMFS(AbstractEstimator):
     Args:
         beta: forgetting rate in (0, 1].
         period: steps between snapshots; None means one pass of mini-batches over the rows.
-        lr: η in (0, 1] of the Frank-Wolfe step; T^{-1/2} by default.
+        lr: the Frank-Wolfe step η as a multiple of T^{-1/2}; 1 by default.
     """
 
     beta: Any = eqx.field(default=0.01, converter=as_setting)

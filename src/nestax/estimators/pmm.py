@@ -45,7 +45,7 @@ class PMM(AbstractEstimator):
         per_draw: form the product draw by draw and average, as published; False multiplies the
             averages, with less variance.
         exact_levels: evaluate deterministic levels exactly; False averages them too, as published.
-        lr: η in (0, 1] of the Frank-Wolfe step; T^{-2/3} by default.
+        lr: the Frank-Wolfe step η as a multiple of T^{-2/3}; 1 by default.
     """
 
     beta: Any = eqx.field(default=0.1, converter=as_setting)

@@ -109,7 +109,7 @@ class PMVR(ProductSMVR):
     Args:
         beta, mode, radius: as for ``ProductSMVR``.
         per_draw: True as published; False multiplies the averages, with less variance.
-        lr: η in (0, 1] of the Frank-Wolfe step, as a multiple of T^{-2/3}.
+        lr: the Frank-Wolfe step η as a multiple of T^{-2/3}; 1 by default.
     """
 
     per_draw: bool = eqx.field(default=True, static=True)

@@ -1,0 +1,65 @@
+"""C-SAGA of Zhang and Xiao, with a deterministic outer function, written out in NumPy."""
+
+import numpy as np
+from tests.estimators.transcribe_two import (
+    apart,
+    assert_follows,
+    bent_two_levels,
+    descent,
+    without_range,
+)
+from tests.helpers import drive
+
+import nestax as nx
+
+N = 5
+
+
+def csaga(case, draws, step, keep=True):
+    """y = mean(table) + avg_S[g_j(x) − g_j(α_j)], z likewise; then the sampled entries are renewed."""
+    (g, f), x, rows = case.levels, case.w0, []
+    population = draws[0][0]["value"]
+    assert len(population) == N
+    for t, (inner, outer) in enumerate(draws):
+        if t == 0:
+            values = np.stack([g.f(x, [row]) for row in population])
+            jacs = np.stack([g.J(x, [row]) for row in population])
+            y, z = values.mean(axis=0), jacs.mean(axis=0)
+        else:
+            S = inner["value"]
+            j = [next(k for k in range(N) if np.array_equal(population[k][1], row[1])) for row in S]
+            new_values = np.stack([g.f(x, [row]) for row in S])
+            new_jacs = np.stack([g.J(x, [row]) for row in S])
+            y = values.mean(axis=0) + np.mean(new_values - values[j], axis=0)
+            z = jacs.mean(axis=0) + np.mean(new_jacs - jacs[j], axis=0)
+            if keep:
+                values[j], jacs[j] = new_values, new_jacs
+        y = g.project(y)
+        v = (f.J(y, outer["value"]) @ z)[0]
+        rows.append((x, v, f.f(y, outer["value"])[0]))
+        x = step(t, x, v)
+    return rows
+
+
+def test_number():
+    case = bent_two_levels(outer_noisy=False, rows=N)
+    run = drive(case.problem, nx.CSAGA(), 0.4)
+    sizes = [len({row[1].tobytes() for row in draws[0]["value"]}) for draws in run.draws[1:]]
+    assert min(sizes) < 3  # some row is drawn twice in one batch
+    here = csaga(case, run.draws, descent(0.4))
+    assert_follows(run, here)
+    assert apart(here, csaga(case, run.draws, descent(0.4), keep=False)) > 1e-3
+
+
+def test_range():
+    case = bent_two_levels(outer_noisy=False, rows=N)
+    run = drive(case.problem, nx.CSAGA(), 2.0)
+    here = csaga(case, run.draws, descent(2.0))
+    assert_follows(run, here)
+    assert apart(here, csaga(without_range(case), run.draws, descent(2.0))) > 1e-4
+
+
+def test_published():
+    case = bent_two_levels(outer_noisy=False, rows=N)
+    run = drive(case.problem, nx.CSAGA())
+    assert_follows(run, csaga(case, run.draws, descent(0.1)))
