@@ -70,9 +70,11 @@ def first_forward(
     """Plain evaluation at the start."""
     inputs, heads = [w], []
     for level, batch in zip(problem.levels, batches, strict=True):
-        f, pull = level.value_and_pulls(inputs[-1], batch["value"], size)
         if mode == "fresh":
+            f = level.value(inputs[-1], batch["value"])
             _, pull = level.value_and_pulls(inputs[-1], batch["grad"], size)
+        else:
+            f, pull = level.value_and_pulls(inputs[-1], batch["value"], size)
         inputs.append(level.project(f))
         heads.append(pull)
     *inputs, last = inputs
@@ -94,19 +96,20 @@ def track_forward(
     tracked = (*state.inputs[1:], state.last)
     heads, tails = [], []
     for i, (level, batch) in enumerate(zip(problem.levels, batches, strict=True)):
-        evaluate = lambda point, name, i=i, level=level, batch=batch: level.value_and_pulls(
-            points[point][i], batch[name], size
-        )
-        if level.deterministic:
-            at = {p: evaluate(p, "value") for p in dict.fromkeys(("new", head, tail))}
-            u = at["new"][0]
-        else:
-            at = {p: evaluate(p, "value") for p in dict.fromkeys(("new", "old", head, tail))}
-            u = storm(at["new"][0], keep, tracked[i], at["old"][0])
-            if mode == "fresh":
-                at = {p: evaluate(p, "grad") for p in (head, tail)}
-        heads.append(at[head][1])
-        tails.append(at[tail][1])
+        draws = batch["grad" if mode == "fresh" else "value"]
+        pulls = {p: level.value_and_pulls(points[p][i], draws, size) for p in (head, tail)}
+
+        def value(point, i=i, level=level, batch=batch, pulls=pulls):
+            """With the draws for values, which are those of the derivatives unless they are fresh."""
+            if point in pulls and (mode != "fresh" or level.deterministic):
+                return pulls[point][0]
+            return level.value(points[point][i], batch["value"])
+
+        u = value("new")
+        if not level.deterministic:
+            u = storm(u, keep, tracked[i], value("old"))
+        heads.append(pulls[head][1])
+        tails.append(pulls[tail][1])
         points["new"].append(level.project(u))
     *inputs, last = points["new"]
     return Forward(tuple(inputs), last, heads, tails)

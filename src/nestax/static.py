@@ -52,14 +52,36 @@ class Behaviour:
         self.fn, self.parts = fn, parts
 
     def __hash__(self) -> int:
-        return hash(self.fn.__code__)
+        return hash(self.fn.__code__.co_code)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Behaviour):
             return False
         if self.fn is other.fn:
             return True
-        return self.fn.__code__ == other.fn.__code__ and self.parts == other.parts
+        return same_code(self.fn.__code__, other.fn.__code__) and self.parts == other.parts
+
+
+#: What makes code do what it does; where it was written is not part of it.
+_CODE = (
+    "co_code", "co_names", "co_varnames", "co_freevars", "co_cellvars", "co_flags", "co_argcount",
+    "co_posonlyargcount", "co_kwonlyargcount",
+)  # fmt: skip
+
+
+def same_code(a: types.CodeType, b: types.CodeType) -> bool:
+    """Whether two pieces of code are the same text, wherever they were written."""
+    if a is b:
+        return True
+    if len(a.co_consts) != len(b.co_consts) or any(getattr(a, x) != getattr(b, x) for x in _CODE):
+        return False
+    pairs = zip(a.co_consts, b.co_consts, strict=True)
+    return all(
+        same_code(x, y)
+        if isinstance(x, types.CodeType) and isinstance(y, types.CodeType)
+        else (type(x), x) == (type(y), y)
+        for x, y in pairs
+    )
 
 
 def behaviour(thing: Any, seen: tuple[int, ...]) -> Any:

@@ -1,13 +1,24 @@
 """Checks for levels and methods of your own."""
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
+from nestax import linear_oracles, projections, trees
+from nestax.cost import Meter
+from nestax.estimator import AbstractEstimator, Batches, Calls
+from nestax.estimators import Plain
 from nestax.level import Level
+from nestax.loop import draw_batches
+from nestax.problem import Problem
+from nestax.problems.convex_chain import convex_chain
+from nestax.sweeping import grid, sweep
 
 
 def check_batched(level: Level, single: Level, x: PyTree, *, draws: int = 8, seed: int = 0) -> None:
@@ -36,3 +47,250 @@ def check_batched(level: Level, single: Level, x: PyTree, *, draws: int = 8, see
                 got, want, rtol=close, atol=close,
                 err_msg=f"the batched form of level {level.name!r} has another {what}",
             )  # fmt: skip
+
+
+# Methods
+
+#: Steps that the laws look at; draws per level; samples of the run to the optimum.
+STEPS, BATCH, SAMPLES = 6, 3, 60_000
+#: The ball that holds the optimum of the test problems, for methods with a feasible set.
+BALL = 6.0
+
+
+def check_method(method: Any, *, samples: int = SAMPLES) -> list[str]:
+    """Runs the conformance suite on a method; raises AssertionError with a sentence, or returns the
+    names of the checks that passed.
+
+    ``keeps_its_structure``: ``update`` (and ``refresh``) return estimate and state with the structure,
+    shapes and dtypes of ``init``, under jit and vmap, in float32 and in the default precision.
+    ``makes_the_calls_it_declares``: ``passes`` and ``outer_passes`` are what is evaluated.
+    ``is_exact_without_noise``: where all draws are equal and the weights rest, value and gradient are
+    those of F, from the start and at every update.
+    ``reaches_the_optimum``: the published pair (or plain descent), untuned, brings a small convex
+    problem to 1 % of the initial gap, and below where the method without memory ends.
+
+    Args:
+        method: an estimator, or a class that needs no arguments. A method for one or two levels, or
+            with a deterministic outer level, says so in ``about`` and is given such a problem.
+        samples: budget of the last check.
+    """
+    method = method() if isinstance(method, type) else method
+    if not isinstance(method, AbstractEstimator):
+        raise TypeError(f"check_method takes an estimator or its class; got {method!r}.")
+    checks: list[Callable[..., None]] = [
+        keeps_its_structure,
+        makes_the_calls_it_declares,
+        is_exact_without_noise,
+        functools.partial(reaches_the_optimum, samples=samples),
+    ]
+    for check in checks:
+        check(method)
+    return [getattr(check, "func", check).__name__ for check in checks]
+
+
+def example_problem(method: AbstractEstimator, **options: Any) -> Problem:
+    """A convex chain with noise in every value and Jacobian, of the kind that the method is made for.
+
+    It has a feasible set where the method's own step rule needs one.
+    """
+    about = method.about
+    levels = about.levels or 3
+    sets: dict[str, Any] = {}
+    free = convex_chain(levels, outer_exact=about.outer_exact, **options)
+    try:
+        method.published_step(free).check(free)
+    except ValueError:
+        sets = {
+            "project": functools.partial(projections.l2_ball, scale=BALL),
+            "linear_oracle": functools.partial(linear_oracles.l2_ball, radius=BALL),
+        }
+    return convex_chain(levels, outer_exact=about.outer_exact, **options, **sets) if sets else free
+
+
+def _ready(method: AbstractEstimator, problem: Problem) -> tuple[Any, Any]:
+    """The method with its defaults, and a function from a step to its batches."""
+    method.check(problem)
+    sizes = (BATCH,) * len(problem.levels)
+    ready = trees.cast(method.defaults(problem, STEPS, sizes), problem.dtype)
+
+    def batches(step: Any, first: bool) -> Batches:
+        if first and ready.refresh_batch == "population":
+            return tuple(
+                dict.fromkeys(passes, None if level.source is None else level.source.population())
+                for level, passes in zip(problem.levels, ready.level_passes(problem), strict=True)
+            )
+        draws = ready.refresh_batch if first and ready.refresh_batch else BATCH
+        return draw_batches(problem, ready, jax.random.key(0), step, (int(draws),) * len(sizes))
+
+    return ready, batches
+
+
+def keeps_its_structure(method: AbstractEstimator) -> None:
+    """``update`` and ``refresh`` return what ``init`` returns, in every dtype, under jit and vmap."""
+    wide = example_problem(method)
+    narrow = trees.cast(wide, jnp.float32)
+    for problem in {str(p.dtype): p for p in (wide, _float32(narrow))}.values():
+        ready, batches = _ready(method, problem)
+        first, later = jax.eval_shape(lambda: (batches(0, True), batches(1, False)))  # noqa: B023
+        init = lambda b: ready.init(problem, problem.w0, b)  # noqa: B023
+        start = jax.eval_shape(init, first)
+        update = lambda w, b, s: ready.update(problem, w, b, s)  # noqa: B023
+        ends = {"update": jax.eval_shape(jax.jit(update), problem.w0, later, start[1])}
+        if ready.period is not None:
+            ends["refresh"] = jax.eval_shape(
+                lambda b, s: ready.refresh(problem, problem.w0, b, s),  # noqa: B023
+                first,
+                start[1],
+            )
+        jax.eval_shape(jax.vmap(update), *map(_lanes, (problem.w0, later, start[1])))
+        for name, end in ends.items():
+            _same_types(f"{type(method).__name__}.{name} ({problem.dtype})", start, end)
+        wrong = [
+            jax.tree_util.keystr(path)
+            for path, x in jax.tree.leaves_with_path(start)
+            if jnp.issubdtype(x.dtype, jnp.floating) and x.dtype != problem.dtype
+        ]
+        assert not wrong, f"{type(method).__name__}.init turns {problem.dtype} into another at {wrong}"
+
+
+def _lanes(tree: PyTree) -> PyTree:
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct((2, *x.shape), x.dtype), tree)
+
+
+def _float32(problem: Problem) -> Problem:
+    w0 = jnp.asarray(problem.w0, jnp.float32)
+    return Problem(
+        problem.levels, w0, project=problem.feasible, linear_oracle=problem.linear_oracle,
+        optimum=problem.optimum,
+    )  # fmt: skip
+
+
+def _same_types(what: str, start: Any, end: Any) -> None:
+    kind = lambda tree: [(x.shape, str(x.dtype)) for x in jax.tree.leaves(tree)]
+    assert jax.tree.structure(start) == jax.tree.structure(end), (
+        f"{what} returns another structure than init:\n{jax.tree.structure(end)}\nafter\n"
+        f"{jax.tree.structure(start)}"
+    )
+    assert kind(start) == kind(end), f"{what} returns {kind(end)} where init returns {kind(start)}"
+
+
+def makes_the_calls_it_declares(method: AbstractEstimator) -> None:
+    """Counts evaluations while ``init`` and ``update`` are traced."""
+    plain = example_problem(method)
+    counters = [Counter(level.fn) for level in plain.levels]
+    levels = [level.replace(fn=fn) for level, fn in zip(plain.levels, counters, strict=True)]
+    problem = eqx.tree_at(lambda p: p.levels, plain, tuple(levels))
+    ready, batches = _ready(method, problem)
+    for counter in counters:
+        counter.take()
+    _, state = jax.eval_shape(lambda: ready.init(problem, problem.w0, batches(0, True)))
+    for counter in counters:
+        counter.take()
+    jax.eval_shape(lambda s: ready.update(problem, problem.w0, batches(1, False), s), state)
+    for level, counter, passes in zip(levels, counters, ready.level_passes(problem), strict=True):
+        made = counter.take()
+        if level.deterministic:
+            continue
+        points = sum(max(calls) for calls in passes.values())
+        declared = Calls(points, sum(calls.derivatives for calls in passes.values()))
+        assert made == declared, (
+            f"{type(method).__name__} evaluates level {level.name!r} at {made.values} points, with "
+            f"derivatives at {made.derivatives}; its passes declare {declared.values} and "
+            f"{declared.derivatives}"
+        )
+    meter = Meter(problem, ready, (BATCH,) * len(levels), (BATCH,) * len(levels))
+    drawn = sum(
+        BATCH * len(passes)
+        for level, passes in zip(levels, ready.level_passes(problem), strict=True)
+        if not level.deterministic and ready.period != 1
+    )
+    assert ready.period == 1 or meter.step.samples == drawn
+
+
+class Counter:
+    """A level's function that counts its evaluations and how many of them are differentiated."""
+
+    def __init__(self, fn: Callable[..., Any]):
+        self.values = self.derivatives = 0
+        self.core = jax.custom_jvp(fn)
+
+        @self.core.defjvp
+        def derivative(primals: Any, tangents: Any) -> Any:  # pyright: ignore[reportUnusedFunction]
+            self.derivatives += 1
+            return jax.jvp(fn, primals, tangents)
+
+    def __call__(self, *args: Any) -> Any:
+        self.values += 1
+        return self.core(*args)
+
+    def take(self) -> Calls:
+        made = Calls(self.values, self.derivatives)
+        self.values = self.derivatives = 0
+        return made
+
+
+def is_exact_without_noise(method: AbstractEstimator) -> None:
+    """Equal rows and resting weights: the estimate is exact at every update."""
+    problem = example_problem(method, noise=0.0)
+    ready, batches = _ready(method, problem)
+
+    @eqx.filter_jit
+    def run() -> Any:
+        start, state = ready.init(problem, problem.w0, batches(0, True))
+
+        def update(state: Any, step: Any) -> Any:
+            estimate, state = ready.update(problem, problem.w0, batches(step, False), state)
+            return state, estimate
+
+        _, later = jax.lax.scan(update, state, jnp.arange(1, STEPS))
+        stacked = jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), start, later)
+        return problem.value_and_grad(problem.w0), stacked
+
+    (value, grad), stacked = run()
+    estimates = [jax.tree.map(lambda x, t=t: x[t], stacked) for t in range(STEPS)]
+    tolerance = float(np.finfo(np.asarray(value).dtype).eps) ** 0.75
+    for step, estimate in enumerate(estimates):
+        for what, got, want in (("value", estimate.value, value), ("gradient", estimate.grad, grad)):
+            error = float(trees.norm(trees.subtract(got, want)))
+            assert error <= tolerance * (1 + float(trees.norm(want))), (
+                f"{type(method).__name__}: without noise and with resting weights the {what} is off by "
+                f"{error:.1e} after {step} updates"
+            )
+
+
+def reaches_the_optimum(method: AbstractEstimator, samples: int = SAMPLES) -> None:
+    """1 % of the initial gap, and less than the method without memory; both untuned."""
+    problem = example_problem(method)
+    runs = _run(problem, method, samples)
+    name, gap, start = type(method).__name__, _late_gap(runs), float(runs.records["gap"][0, 0, 0])
+    assert gap <= 0.01 * start, (
+        f"{name} ends at a gap of {gap:.1e} on a problem that starts at {start:.1e}: more than 1 %"
+    )
+    if not isinstance(method, Plain):
+        plain = _plain_gap(method.about.levels, method.about.outer_exact, problem, samples)
+        assert gap < plain, f"{name} ends at a gap of {gap:.1e}, no better than Plain's {plain:.1e}"
+
+
+def _run(problem: Problem, method: AbstractEstimator, samples: int) -> Any:
+    return sweep(
+        problem, lambda s: method, settings=grid(any=[0.0]), seeds=3, samples=samples, batch_size=4,
+        record=["gap"], progress=False,
+    )  # fmt: skip
+
+
+def _late_gap(runs: Any) -> float:
+    """Mean over seeds and over the last fifth of the run; infinite if any diverged."""
+    curve = runs.records["gap"][0].mean(axis=0)
+    late = float(curve[-max(1, len(curve) // 5) :].mean())
+    return late if np.isfinite(late) else float("inf")
+
+
+_PLAIN: dict[Any, float] = {}
+
+
+def _plain_gap(levels: int | None, outer_exact: bool, problem: Problem, samples: int) -> float:
+    """Where the method without memory ends on the same problem; the same for many methods."""
+    key = (levels, outer_exact, problem.feasible is None, samples, str(problem.dtype))
+    if key not in _PLAIN:
+        _PLAIN[key] = _late_gap(_run(problem, Plain(), samples))
+    return _PLAIN[key]

@@ -118,11 +118,11 @@ def test_declared_passes_are_the_calls_that_are_made(estimator):
     passes = method.passes
     batches = draws_at(problem, tuple(passes), 0, BATCH)
 
-    _, state = jax.eval_shape(lambda: method.init(problem, problem.w0, batches))
+    _, state = jax.eval_shape(lambda b: method.init(problem, problem.w0, b), batches)
     once = len(passes), 1
     assert [f.count() for f in functions] == [once, once]
 
-    jax.eval_shape(lambda s: method.update(problem, problem.w0, batches, s), state)
+    jax.eval_shape(lambda b, s: method.update(problem, problem.w0, b, s), batches, state)
     declared = (
         sum(max(calls.values, calls.derivatives) for calls in passes.values()),
         sum(calls.derivatives for calls in passes.values()),

@@ -1,0 +1,113 @@
+"""Every multi-level method on real portfolios: the table of docs/comparison.md.
+
+Data: NESTAX_DATA must hold industry10_daily.csv.gz and industry30_daily.csv.gz. Cells that are already
+in benchmarks/results/portfolio.json are not computed again; delete the file to start afresh.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+
+import nestax as nx
+from nestax.table import Table
+
+jax.config.update("jax_enable_x64", True)
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results" / "portfolio.json"
+PAGE = HERE.parent / "docs" / "comparison.md"
+BEGIN, END = "<!-- portfolio table: begin -->", "<!-- portfolio table: end -->"
+
+#: Batch size to samples: 50,000, 10,000 and 2,500 steps of a method that draws one batch a level.
+BUDGETS = {1: 100_000, 16: 320_000, 128: 640_000}
+RATES = [5e-4, 2e-3, 1e-2, 5e-2, 0.2, 1.0, 5.0]
+BETAS = [1e-3, 1e-2, 0.1, 0.5]
+#: The same learning rates for all; forgetting rates for the methods that leave theirs open.
+GROUPS = [
+    (["Plain", "TSCGD", "ATSCGD", "NestedSPIDER", "SSD"], nx.grid(lr=RATES)),
+    (["SCSC", "SMVR", "AdjointSMVR", "ProductSMVR", "PMVR", "PMM"], nx.grid(lr=RATES, beta=BETAS)),
+    (["MLNASA", "NLASG"], nx.grid(lr=RATES, tau=BETAS)),
+    (["SnapshotSMVR", "PMFS"], nx.grid(lr=RATES, beta=[1e-2])),
+]
+SEEDS, TUNE_SEEDS = 10, 3
+
+
+def portfolio(industries: int) -> nx.Problem:
+    """The variance is kept above 0.01 (it is about 0.5): 1/sqrt of a tracker near 0 is a huge step."""
+    path = Path(os.environ["NESTAX_DATA"]) / f"industry{industries}_daily.csv.gz"
+    returns = np.loadtxt(path, delimiter=",", skiprows=1)[:, 1:]
+    returns = returns[(returns > -99).all(axis=1)]
+    base = nx.problems.mean_deviation(returns, delta=1e-12)
+    exact = nx.minimize(base, nx.Exact(lr=0.5), steps=20_000, record=["exact_value"], progress=False)
+    mean, variance, utility = base.levels
+    floor = lambda v: (v[0], v[1].clip(0.01))
+    return nx.Problem(
+        [mean, variance.replace(project=floor), utility], base.w0, project=base.feasible,
+        linear_oracle=base.linear_oracle, exact=base.exact,
+        optimum=float(exact.records["exact_value"].min()),
+    )  # fmt: skip
+
+
+def compute() -> dict:
+    cells = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    for industries in (10, 30):
+        problem = portfolio(industries)
+        cells[f"{industries} start"] = float(problem.value(problem.w0) - problem.optimum)
+        cells[f"{industries} optimum"] = float(problem.optimum)
+        for batch, samples in BUDGETS.items():
+            for names, tune in GROUPS:
+                for name in names:
+                    key = f"{industries} {batch} {name}"
+                    if key not in cells:
+                        cells[key] = one_cell(problem, name, tune, batch, samples)
+                        print(key, cells[key], file=sys.stderr, flush=True)
+                        RESULTS.write_text(json.dumps(cells, indent=1))
+    return cells
+
+
+def one_cell(problem, name, tune, batch, samples) -> dict:
+    result = nx.compare(
+        problem, [name], samples=samples, tune=tune, seeds=SEEDS, tune_seeds=TUNE_SEEDS,
+        batch_size=batch, progress=False,
+    )  # fmt: skip
+    if result.refused:
+        return {"refused": result.refused[name]}
+    row = dict(zip(result.table.columns, result.table.rows[0], strict=True))
+    return {k: v for k, v in row.items() if k != "method"}
+
+
+def page_table(cells: dict) -> str:
+    """Rows are methods; columns are data set and batch; cells are mean ± deviation over seeds."""
+    names = [name for group, _ in GROUPS for name in group]
+    columns = [(industries, batch) for industries in (10, 30) for batch in BUDGETS]
+    best = {c: min(cells[f"{c[0]} {c[1]} {n}"].get("gap", np.inf) for n in names[:-2]) for c in columns}
+    rows = []
+    for name in names:
+        row = [f"`{name}`"]
+        for c in columns:
+            cell = cells[f"{c[0]} {c[1]} {name}"]
+            if "refused" in cell:
+                row.append("refused")
+            else:
+                text = f"{cell['gap']:.1e} ± {cell['± std']:.0e}"
+                row.append(f"**{text}**" if cell["gap"] == best[c] else text)
+        rows.append(row)
+    head = ["method", *(f"Industry-{i}, batch {b}" for i, b in columns)]
+    start = ["start (equal weights)", *(f"{cells[f'{i} start']:.1e}" for i, _ in columns)]
+    return Table(head, [start, *rows]).to_markdown()
+
+
+def write_page(cells: dict) -> None:
+    page = PAGE.read_text()
+    before, after = page.split(BEGIN)[0], page.split(END)[1]
+    PAGE.write_text(f"{before}{BEGIN}\n{page_table(cells)}\n{END}{after}")
+
+
+if __name__ == "__main__":
+    table = compute()
+    if PAGE.exists():
+        write_page(table)
