@@ -4,13 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test test-slow test-typed lint types bench bench-torch clean
+.PHONY: help demo test test-slow test-typed lint types bench bench-torch portfolio-table clean
 help:
 	@echo "make demo        solve a portfolio on made-up returns; leaves demo/portfolio.png and a table"
 	@echo "make test        all tests but the slow ones"
 	@echo "make test-slow   the slow ones"
 	@echo "make test-typed  the tests of the mathematics, with annotations checked at run time"
 	@echo "make lint types  style, format and types"
+	@echo "make portfolio-table   every method on real portfolios (NESTAX_DATA), into docs/comparison.md"
 	@echo "make bench       the speed tables (bench-torch installs PyTorch for one row of them)"
 
 $(READY): pyproject.toml
@@ -42,6 +43,9 @@ types: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/bench.py
+
+portfolio-table: $(READY)
+	$(BIN)/python benchmarks/portfolio_methods.py
 
 bench-torch: $(READY)
 	test -x .venv-torch/bin/python || $(PYTHON) -m venv .venv-torch

@@ -82,8 +82,7 @@ def plot_panels(
 
 
 def _band(axis: Any, x: np.ndarray, label: str, lanes: np.ndarray, number: int) -> None:
-    colour = COLOURS[number % len(COLOURS)]
-    dash = DASHES[(number + number // len(COLOURS)) % len(DASHES)]
+    colour, dash = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
     mean, spread = lanes.mean(axis=0), lanes.std(axis=0)
     axis.plot(x, mean, color=colour, ls=dash, label=label)
     low = np.maximum(mean - spread, lanes.min(axis=0))
@@ -93,8 +92,9 @@ def _band(axis: Any, x: np.ndarray, label: str, lanes: np.ndarray, number: int) 
 def _finish(axis: Any, names: list[str], data: list[np.ndarray]) -> None:
     axis.set_xlabel("samples drawn, all levels")
     axis.set_ylabel(NAMES.get(names[0], names[0]) if len(names) == 1 else "value")
-    if names[0] in ("gap", "grad_norm") and all(np.all(d > 0) for d in data):
-        axis.set_yscale("log")
+    # A gap at the rounding error of F* may be negative; it is then not drawn.
+    if names[0] in ("gap", "grad_norm") and all(np.any(d > 0) for d in data):
+        axis.set_yscale("log", nonpositive="mask")
     axis.xaxis.set_major_formatter(lambda x, _: _thousands(x))
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(alpha=0.25)

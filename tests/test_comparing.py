@@ -1,0 +1,88 @@
+"""Comparisons: equal budgets, separate seeds for tuning, methods that do not apply."""
+
+import numpy as np
+import optax
+import pytest
+
+import nestax as nx
+
+FACTS = {"samples": 6_000, "batch_size": 4, "seeds": 3, "tune_seeds": 2, "progress": False}
+METHODS = {
+    "SCSC": "scsc",
+    "spider": nx.NestedSPIDER(period=10, restart_batch=40),
+    "SMVR + Adam": lambda s: (nx.SMVR(s.beta), optax.adam(s.lr)),
+    "STORM": nx.STORM,
+}
+
+
+@pytest.fixture(scope="module")
+def result():
+    problem = nx.problems.convex_chain(levels=2)
+    return nx.compare(problem, METHODS, tune=nx.grid(lr=[0.03, 0.3], beta=[0.1, 0.5]), **FACTS)
+
+
+def test_every_method_gets_the_same_samples(result):
+    """As many steps as the budget pays for, and not one more."""
+    for name, run in result.runs.items():
+        per_step = {"spider": 40 * 2}.get(name, 8)
+        assert FACTS["samples"] - per_step < run.records["samples"][-1] <= FACTS["samples"], name
+    steps = dict(zip(result.table.column("method"), result.table.column("steps"), strict=True))
+    assert steps["spider"] < 0.8 * steps["SCSC"] == 0.8 * steps["SMVR + Adam"]
+
+
+def test_a_method_ignores_what_it_does_not_have(result):
+    assert set(result.tuning["spider"].settings) == {"lr"}
+    assert result.tuning["spider"].status.shape == (2, 2)
+    assert result.tuning["SCSC"].status.shape == (4, 2)
+    rows = {row[0]: row for row in result.table.rows}
+    assert rows["spider"][2] == "–"
+
+
+def test_the_best_of_the_tuning_seeds_is_what_is_run(result):
+    for name, run in result.runs.items():
+        tuning = result.tuning[name]
+        ends = tuning.records["gap"][:, :, -20:].mean(axis=(1, 2))
+        best = int(np.argmin(ends))
+        for key, values in run.settings.items():
+            assert values[0] == tuning.settings[key][best]
+
+
+def test_reported_runs_are_those_of_plain_sweeps(result):
+    """With the seeds 0, 1, 2, and not those that chose the setting."""
+    chosen = {key: values[0] for key, values in result.runs["SCSC"].settings.items()}
+    problem = nx.problems.convex_chain(levels=2)
+    single = nx.minimize(problem, nx.SCSC(**chosen), samples=6_000, batch_size=4, seed=1, record=["gap"])
+    np.testing.assert_allclose(
+        single.records["gap"], result.runs["SCSC"].records["gap"][0, 1], rtol=1e-6
+    )
+
+
+def test_the_table_is_ranked_and_printed(result):
+    gaps = result.table.column("gap")
+    assert gaps == sorted(gaps)
+    text = str(result)
+    assert "STORM was left out. STORM is made for one level and this chain has 2: use SMVR" in text
+    assert text.splitlines()[0].split()[:3] == ["method", "lr", "beta"]
+    assert result.table.to_markdown().count("\n") == 4
+    assert list(result.table.to_frame()["method"]) == result.table.column("method")
+
+
+def test_the_figure_has_two_panels(result, tmp_path):
+    figure = result.plot(tmp_path / "compare.png")
+    assert [axis.get_ylabel()[:4] for axis in figure.axes] == ["F(w)", "grad"]
+    assert (tmp_path / "compare.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("methods", "changes", "sentence"),
+    [
+        (["SMRV"], {}, "no method is called 'SMRV'; did you mean 'SMVR'"),
+        ([], {}, "at least one method"),
+        ([optax.sgd(0.1)], {}, "compare takes names, classes or estimators"),
+        (["SMVR"], {"tune": nx.grid(tau=[0.1])}, "SMVR has none of the settings tau: add lr"),
+        (["SMVR"], {"seeds": 0}, "seeds must be a whole number of at least 1"),
+    ],
+)
+def test_bad_comparisons_get_one_sentence(methods, changes, sentence):
+    with pytest.raises(nx.SettingError, match=sentence):
+        nx.compare(nx.problems.convex_chain(levels=2), methods, **(FACTS | changes))
