@@ -66,6 +66,7 @@ def compute() -> dict:
                         cells[key] = one_cell(problem, name, tune, batch, samples)
                         print(key, cells[key], file=sys.stderr, flush=True)
                         RESULTS.write_text(json.dumps(cells, indent=1))
+                        jax.clear_caches()  # a process may map only so many compiled programs
     return cells
 
 

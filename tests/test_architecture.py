@@ -12,12 +12,12 @@ import nestax
 SOURCE = Path(nestax.__file__).parent
 #: A module may import only modules that stand before it.
 ORDER = [
-    "errors", "table", "references", "trees", "structure", "jacobian", "tracking", "static",
+    "errors", "table", "references", "theory", "trees", "structure", "jacobian", "tracking", "static",
     "projections",
     "linear_oracles", "source", "level", "problem", "step", "steps", "estimator", "chain",
     "matrix_free", "restarting", "convexity", "estimators", "registry", "record", "packing", "cost",
-    "loop", "progress", "drive", "figure", "result", "minimizing", "sweeping", "comparing", "evaluating",
-    "checking", "problems", "datasets", "testing", "cli",
+    "loop", "progress", "drive", "figure", "result", "minimizing", "staging", "sweeping", "comparing",
+    "evaluating", "checking", "problems", "rating", "datasets", "testing", "cli",
 ]  # fmt: skip
 FILES = sorted(SOURCE.rglob("*.py"))
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from nestax import projections as projections
     from nestax import steps as steps
     from nestax import testing as testing
+    from nestax import theory as theory
     from nestax.checking import check as check
     from nestax.comparing import Comparison as Comparison
     from nestax.comparing import compare as compare
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from nestax.minimizing import minimize as minimize
     from nestax.problem import Problem as Problem
     from nestax.problem import Prox as Prox
+    from nestax.rating import rates as rates
     from nestax.record import COLUMNS as COLUMNS
     from nestax.registry import cite as cite
     from nestax.registry import methods as methods
@@ -39,10 +41,14 @@ if TYPE_CHECKING:
     from nestax.source import Groups as Groups
     from nestax.source import Population as Population
     from nestax.source import Sampler as Sampler
+    from nestax.staging import regularised as regularised
+    from nestax.staging import solve_stages as solve_stages
     from nestax.sweeping import grid as grid
     from nestax.sweeping import sweep as sweep
+    from nestax.theory import Stage as Stage
+    from nestax.theory import halving as halving
 
-_MODULES = ("datasets", "linear_oracles", "problems", "projections", "steps", "testing")
+_MODULES = ("datasets", "linear_oracles", "problems", "projections", "steps", "testing", "theory")
 # No module may have the name of a function here: importing it would take the name.
 _HOMES = {
     "check": "checking", "compare": "comparing", "Comparison": "comparing", "cite": "registry",
@@ -51,7 +57,8 @@ _HOMES = {
     "evaluate": "evaluating", "Level": "level", "draw_batches": "loop", "minimize": "minimizing",
     "Problem": "problem", "Prox": "problem", "COLUMNS": "record", "Result": "result",
     "Status": "result", "load": "result", "Groups": "source", "Population": "source",
-    "Sampler": "source", "grid": "sweeping", "sweep": "sweeping",
+    "Sampler": "source", "grid": "sweeping", "sweep": "sweeping", "regularised": "staging",
+    "solve_stages": "staging", "Stage": "theory", "halving": "theory", "rates": "rating",
 }  # fmt: skip
 
 

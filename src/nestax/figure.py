@@ -111,3 +111,37 @@ def _saved(figure: Any, path: str | Path | None) -> Any:
     if path is not None:
         figure.savefig(path, dpi=150)
     return figure
+
+
+def plot_rates(points: Any, table: Any, family: str, path: str | Path | None = None) -> Any:
+    """Error against samples on logarithmic axes, one panel per number of levels."""
+    plt = _pyplot()
+    numbers = sorted(set(points.column("levels")))
+    wide = min(3, len(numbers))
+    high = -(-len(numbers) // wide)
+    figure, axes = plt.subplots(
+        high, wide, figsize=(4.2 * wide, 3.4 * high), layout="constrained", squeeze=False, sharey=True
+    )
+    for axis in axes.flat[len(numbers) :]:
+        axis.set_visible(False)
+    names = list(dict.fromkeys(points.column("method")))
+    for axis, K in zip(axes.flat, numbers, strict=False):
+        for number, name in enumerate(names):
+            rows = [row for row in points.rows if row[0] == K and row[1] == name]
+            _, _, exponent, low, top, claimed, _ = next(
+                row for row in table.rows if row[0] == K and row[1] == name
+            )
+            claim = f", claimed {claimed:g}" if isinstance(claimed, float) else ""
+            axis.errorbar(
+                [row[3] for row in rows], [row[4] for row in rows], yerr=[row[5] for row in rows],
+                color=COLOURS[number], ls=DASHES[number % len(DASHES)], marker="o", ms=3,
+                label=f"{name}: {exponent:.2f} ({low:.2f}–{top:.2f}){claim}",
+            )  # fmt: skip
+        axis.set(xscale="log", yscale="log", title=f"{K} level{'s' if K > 1 else ''}")
+        axis.set_xlabel("samples drawn, all levels")
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.grid(alpha=0.25)
+        axis.legend(frameon=False, fontsize=7)
+    for row in axes:
+        row[0].set_ylabel("mean ‖∇F‖ over the run" if family == "nonconvex" else "F(w) − F*")
+    return _saved(figure, path)

@@ -51,9 +51,9 @@ class Constants:
     L_f: float
     L_J: float
     sigma_f: float
-    sigma_J: float
-    mean_L_f: Any = None
-    mean_L_J: Any = None
+    sigma_J: float  # noqa: N815
+    mean_L_f: Any = None  # noqa: N815
+    mean_L_J: Any = None  # noqa: N815
 
     def __post_init__(self):
         check_count("levels", self.levels)
@@ -161,11 +161,11 @@ def theorem_1(constants: Constants, *, c: float | None = None, a: float | None =
     if 2 * L_F * eta_1 > 1:
         raise SettingError(
             f"Theorem 1 needs eta_1 <= 1/(2 L_F) = {1 / (2 * L_F):.4g}, and eta_1 = (a + 1)^(-1/3) is "
-            f"{eta_1:.4g}: raise a to {(2 * L_F) ** 3:.4g}, or leave it out."
+            f"{eta_1:.4g}: raise a to {math.ceil((2 * L_F) ** 3)}, or leave it out."
         )
     if c * eta_1**2 > 1:
         raise SettingError(
-            f"Theorem 1 needs beta_2 <= 1, and beta_2 = c*eta_1^2 is {c * eta_1**2:.4g}: lower c to "
+            f"Theorem 1 needs beta_2 <= 1, and beta_2 = c*eta_1^2 is {c * eta_1**2:.4g}: lower c below "
             f"{eta_1**-2:.4g}, raise a, or leave both out."
         )
     return _schedules(c, a)
@@ -198,14 +198,15 @@ def constant_schedule(horizon: int, constants: Constants | None = None) -> Const
         horizon: T ≥ 1.
         constants: if given, η ≤ 1/(2 L_F) is checked.
     """
-    root = math.cbrt(check_count("horizon", horizon))
-    if constants is not None and 2 * constants.smoothness > root:
+    horizon = check_count("horizon", horizon)
+    lr = horizon ** (-1 / 3)
+    if constants is not None and (2 * constants.smoothness) ** 3 > horizon:
         L_F = constants.smoothness
         raise SettingError(
-            f"eta = T^(-1/3) = {1 / root:.4g} must be at most 1/(2 L_F) = {1 / (2 * L_F):.4g}: raise the "
+            f"eta = T^(-1/3) = {lr:.4g} must be at most 1/(2 L_F) = {1 / (2 * L_F):.4g}: raise the "
             f"horizon to {math.ceil((2 * L_F) ** 3)}."
         )
-    return ConstantSchedule(int(horizon), 1 / root, 1 / root**2, math.ceil(root))
+    return ConstantSchedule(horizon, lr, lr**2, _least(lambda size: size**3 >= horizon))
 
 
 def lemma_222(constants: Constants, mu: float, eps: float, gap: float) -> list[Stage]:
@@ -230,8 +231,8 @@ def lemma_222(constants: Constants, mu: float, eps: float, gap: float) -> list[S
     check_setting("mu", mu, "positive", lambda x: x > 0)
     if mu < eps:
         raise SettingError(
-            f"Theorem 2 needs mu >= eps, and mu = {mu:g} is less than eps = {eps:g}: ask for eps = {mu:g} "
-            "or less, or use theorem_3 if F is convex."
+            f"Theorem 2 needs mu >= eps, and mu = {mu:g} is less than eps = {eps:g}: lower eps to "
+            f"{mu:g}, or use theorem_3 if F is convex."
         )
     return _stages(constants, mu, eps, gap)
 
@@ -262,9 +263,9 @@ def theorem_3(constants: Constants, eps: float, D: float, gap: float) -> tuple[f
     most = 1 / (2 * stages[0].lr) - constants.smoothness
     if mu > most:
         raise SettingError(
-            f"the regulariser mu = eps/D^2 = {mu:.4g} makes the objective (L_F + mu)-smooth, and the first "
-            f"stage's lr = {stages[0].lr:.4g} needs mu <= {most:.4g}: lower eps to {most * D**2:.4g}, or "
-            "raise D."
+            f"the regulariser mu = eps/D^2 = {mu:.4g} makes the objective (L_F + mu)-smooth, and lr = "
+            f"{stages[0].lr:.4g} of the first stage needs mu <= {most:.4g}: lower eps below "
+            f"{most * D**2:.4g}, or raise D."
         )
     return mu, stages
 
@@ -305,7 +306,8 @@ def L_3(constants: Constants, c_l: float, c_u: float) -> float:
 def adaptive(constants: Constants, c_l: float, c_u: float) -> Schedules:
     """Theorem 4, SMVR with ``nestax.steps.adaptive``: the schedules of Theorem 1 with L_3 and a cap.
 
-        η_t = min{(a + t)^{−1/3}, c_l/(2 c_u² L_F)},  β_{t+1} = c·η_t²,  c = 10 L_3²,  a = (20 L_3³)^{3/2}
+        η_t = min{(a + t)^{−1/3}, c_l/(2 c_u² L_F)},  β_{t+1} = c·η_t²,
+        c = 10 L_3²,  a = (20 L_3³)^{3/2}
 
     The cap is what the descent lemma asks for; the paper's L_3 does not imply it (E4).
 
@@ -387,12 +389,14 @@ def _terms(constants: Constants, gradient: float, movement: float) -> list[float
 def _largest(name: str, terms: Callable[[], list[float]]) -> float:
     try:
         largest = float(max(terms()))
-        _offset(largest)
-    except OverflowError:
+        finite = math.isfinite(_offset(largest))
+    except OverflowError:  # Python raises for powers, and returns infinity for products
+        largest, finite = math.inf, False
+    if not finite:
         raise SettingError(
             f"{name} of these constants is so large that the theorem's numbers overflow: scale the "
             "levels so that their Lipschitz constants are nearer to 1."
-        ) from None
+        )
     return largest
 
 

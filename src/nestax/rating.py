@@ -1,0 +1,215 @@
+"""Rates of convergence, measured: how the number of samples grows with the accuracy reached.
+
+A method is run with its published schedule for T steps, T doubling over a factor of 16, all constants of
+the schedule fixed over T. If the error falls like T^(−p), the samples needed for an error ε grow like
+ε^(−1/p); 1/p is what is compared with the claim.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from nestax.errors import SettingError, check_count, choose
+from nestax.estimators import ATSCGD, NLASG, SCSC, SMVR
+from nestax.problems import smooth_chain
+from nestax.problems.smooth_chain import KINDS
+from nestax.steps import Descent
+from nestax.sweeping import Settings, Sweep, grid, sweep
+from nestax.table import Table
+from nestax.tracking import Schedule
+
+#: After how many steps the schedules of SMVR begin to fall, and how long its first stage is.
+OFFSET = 100
+#: Records of a run; the error of the non-convex family is the mean over them.
+RECORDS = 64
+FIRST_TUNING_SEED = 1_000_000
+RESAMPLES = 400
+
+
+class Contender(NamedTuple):
+    """How a method is run and tuned, and the exponent its authors claim, by family and levels."""
+
+    build: Callable[[Any], Any]
+    settings: Settings
+    claim: Callable[[str, int], float | None]
+
+
+class Decay(eqx.Module):
+    """(1 + count/offset)^(−exponent)."""
+
+    exponent: float = eqx.field(static=True)
+
+    def __call__(self, count: Array) -> Array:
+        return (1 + count / OFFSET) ** -self.exponent
+
+
+class Halving(eqx.Module):
+    """2^(−exponent·stage), where stage s = 0, 1, … takes OFFSET·2^s steps; exact for every count."""
+
+    exponent: float = eqx.field(static=True)
+    shift: int = eqx.field(static=True)
+
+    def __call__(self, count: Array) -> Array:
+        number = (count - self.shift) // OFFSET + 1
+        stage = 31 - jax.lax.clz(jnp.maximum(number, 1).astype(jnp.int32))
+        return 2.0 ** (-self.exponent * stage.astype(count.dtype))
+
+
+def smvr(s: Any) -> Any:
+    lr, beta = Schedule(Decay(1 / 3), scale=s.lr), Schedule(Decay(2 / 3), scale=s.beta)
+    return SMVR(beta), Descent(lr)
+
+
+def staged_smvr(s: Any) -> Any:
+    lr, beta = Schedule(Halving(0.5, 0), scale=s.lr), Schedule(Halving(1.0, 1), scale=s.beta)
+    return SMVR(beta), Descent(lr)
+
+
+def scsc(s: Any) -> Any:
+    beta = Schedule(lambda count, steps: jnp.minimum(steps**-0.5, 1 / s.beta), scale=s.beta)
+    return SCSC(beta, lr=s.lr)
+
+
+WIDE = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+CONTENDERS = {
+    "SMVR": Contender(
+        smvr,
+        grid(lr=WIDE[:7], beta=(0.01, 0.03, 0.1, 0.3, 1.0)),
+        lambda family, levels: {"nonconvex": 3.0, "strongly convex": 1.5, "PL": 1.5}.get(family),
+    ),
+    "SMVR in stages": Contender(
+        staged_smvr,
+        grid(lr=WIDE[:7], beta=(0.01, 0.03, 0.1, 0.3, 1.0)),
+        lambda family, levels: {"strongly convex": 1.0, "PL": 1.0, "convex": 2.0}.get(family),
+    ),
+    "SCSC": Contender(
+        scsc,
+        grid(lr=WIDE, beta=(1.0, 3.0, 10.0, 30.0)),
+        lambda family, levels: 4.0 if family == "nonconvex" else None,
+    ),
+    "NLASG": Contender(
+        lambda s: NLASG(lr=s.lr),
+        grid(lr=WIDE),
+        lambda family, levels: 4.0 if family == "nonconvex" else None,
+    ),
+    "ATSCGD": Contender(
+        lambda s: ATSCGD(lr=s.lr),
+        grid(lr=WIDE),
+        lambda family, levels: (7 + levels) / 2 if family == "nonconvex" else None,
+    ),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Rates:
+    """Result of ``rates``.
+
+    table: one row per method and number of levels: exponent with a 95 % interval, claim, settings.
+    points: every measured point: method, levels, steps, samples, mean error, standard error.
+    """
+
+    family: str
+    table: Table
+    points: Table
+
+    def __str__(self) -> str:
+        return str(self.table)
+
+    __repr__ = __str__
+
+    def plot(self, path: str | Path | None = None) -> Any:
+        """Error against samples, one panel per number of levels."""
+        from nestax.figure import plot_rates
+
+        return plot_rates(self.points, self.table, self.family, path)
+
+
+def rates(
+    family: str = "nonconvex",
+    methods: Sequence[str] = ("SMVR", "SCSC", "NLASG", "ATSCGD"),
+    levels: Sequence[int] = (1, 2, 3),
+    *,
+    longest: int = 2**18,
+    seeds: int = 16,
+    tune_seeds: int = 4,
+    noise: float = 0.5,
+) -> Rates:
+    """Measures how samples grow with accuracy, per method and number of levels, at batch size 1.
+
+    The constants of each schedule are chosen on a grid at a quarter of the longest run, with seeds of
+    their own, and then fixed. Errors are means over seeds: of ‖∇F‖ over the run for the non-convex
+    family (a random iterate), of F − F* at its end for the others. The exponent is fitted by least
+    squares over five lengths; its interval comes from resampling the seeds.
+
+    Args:
+        family: "nonconvex", "convex", "strongly convex" or "PL"; see ``nx.problems.smooth_chain``.
+        methods: names from "SMVR", "SMVR in stages", "SCSC", "NLASG", "ATSCGD".
+        levels: numbers of levels.
+        longest: steps of the longest run; the shortest is a sixteenth of it.
+        seeds, tune_seeds: how many.
+        noise: of the family.
+    """
+    choose("family", family, KINDS)
+    check_count("seeds", seeds)
+    for name in methods:
+        choose("methods", name, tuple(CONTENDERS))
+    if check_count("longest", longest) < 16 * RECORDS:
+        raise SettingError(f"longest must be at least {16 * RECORDS} steps; got {longest}.")
+    lengths = [longest // 2**k for k in (4, 3, 2, 1, 0)]
+    rows, points = [], []
+    for K in levels:
+        problem = smooth_chain(family, K, noise=noise)
+        for name in methods:
+            contender = CONTENDERS[name]
+            tuning = [FIRST_TUNING_SEED + k for k in range(tune_seeds)]
+            tried = _run(problem, contender, contender.settings, tuning, lengths[2])
+            best = int(np.argmin(_errors(tried, family).mean(axis=1)))
+            chosen = {key: column[best : best + 1] for key, column in contender.settings.items()}
+            runs = [_run(problem, contender, chosen, range(seeds), steps) for steps in lengths]
+            errors = np.stack([_errors(run, family)[0] for run in runs])
+            samples = np.asarray([run.records["samples"][-1] for run in runs])
+            exponent, low, high = fit(samples, errors)
+            settings = ", ".join(f"{key} {column[0]:g}" for key, column in chosen.items())
+            claim = contender.claim(family, K)
+            rows.append([K, name, exponent, low, high, "–" if claim is None else claim, settings])
+            for steps, count, each in zip(lengths, samples, errors, strict=True):
+                spread = float(each.std(ddof=1) / len(each) ** 0.5) if len(each) > 1 else 0.0
+                points.append([K, name, steps, int(count), float(each.mean()), spread])
+    columns = ["levels", "method", "exponent", "low", "high", "claimed", "settings"]
+    named = ["levels", "method", "steps", "samples", "error", "standard error"]
+    return Rates(family, Table(columns, rows), Table(named, points))
+
+
+def fit(samples: np.ndarray, errors: np.ndarray) -> tuple[float, float, float]:
+    """1/p for mean errors that fall like samples^(−p), and a 95 % interval from resampled seeds."""
+    rng = np.random.default_rng(0)
+    seeds = errors.shape[1]
+    slope = lambda means: -float(np.polyfit(np.log(samples), np.log(means), 1)[0])
+    again = [slope(errors[:, rng.integers(seeds, size=seeds)].mean(axis=1)) for _ in range(RESAMPLES)]
+    low, high = np.quantile(again, [0.025, 0.975])
+    inverse = lambda p: 1 / p if p > 0 else float("inf")
+    return inverse(slope(errors.mean(axis=1))), inverse(high), inverse(low)
+
+
+def _run(problem: Any, contender: Contender, settings: Settings, seeds: Any, steps: int) -> Sweep:
+    column = "grad_norm" if problem.exact.outer.kind == "nonconvex" else "gap"
+    return sweep(
+        problem, contender.build, settings=settings, seeds=list(seeds), steps=steps, batch_size=1,
+        record_every=steps // RECORDS, record=[column], progress=False,
+    )  # fmt: skip
+
+
+def _errors(run: Sweep, family: str) -> np.ndarray:
+    """Settings × seeds; the first record is the start and does not count."""
+    if family == "nonconvex":
+        error = run.records["grad_norm"][:, :, 1:].mean(axis=2)
+    else:
+        error = run.records["gap"][:, :, -RECORDS // 16 :].mean(axis=2)
+    return np.where(run.finite & np.isfinite(error), error, np.inf)

@@ -1,0 +1,116 @@
+"""Stage-wise runs (Algorithm 2 of Jiang et al., ICML 2022): settings that are constant per stage.
+
+A stage starts from the weights and trackers that the one before ended with, all of the same step, takes
+its first step with the gradient it was handed, and only then draws. That is one run whose settings
+change at the ends of stages, so all stages share one compilation, and nothing is handed over at all.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PyTree
+
+from nestax import trees
+from nestax.errors import SettingError, check_setting, choose
+from nestax.estimator import AbstractEstimator
+from nestax.estimators import SMVR
+from nestax.minimizing import minimize
+from nestax.problem import Problem
+from nestax.result import Result
+from nestax.steps import Descent
+from nestax.theory import Stage
+from nestax.tracking import Schedule
+
+
+class Piecewise(eqx.Module):
+    """The value of the stage that step ``count − shift`` belongs to."""
+
+    ends: Array
+    values: Array
+    shift: int = eqx.field(static=True)
+
+    def __call__(self, count: Array) -> Array:
+        stage = jnp.searchsorted(self.ends, count - self.shift, side="right")
+        return self.values[jnp.minimum(stage, len(self.values) - 1)]
+
+
+def stage_schedules(stages: Sequence[Stage]) -> tuple[Schedule, Schedule]:
+    """Learning rate and forgetting rate of a list of stages, as settings.
+
+    The step after ``count`` steps belongs to the stage that ``count`` lies in, and so does the update
+    that follows it, which is update ``count + 1``.
+    """
+    if not stages:
+        raise SettingError("stages must hold at least one nx.Stage; nx.halving(...) makes a list.")
+    ends = jnp.asarray(np.cumsum([stage.steps for stage in stages]), jnp.int32)
+    lr = Piecewise(ends, jnp.asarray([stage.lr for stage in stages]), shift=0)
+    beta = Piecewise(ends, jnp.asarray([stage.beta for stage in stages]), shift=1)
+    return Schedule(lr), Schedule(beta)
+
+
+def solve_stages(
+    problem: Problem,
+    stages: Sequence[Stage],
+    estimator: AbstractEstimator | None = None,
+    *,
+    output: str = "last",
+    seed: int = 0,
+    **options: Any,
+) -> Result:
+    """Runs SMVR, or another estimator with a ``beta``, in stages.
+
+    Args:
+        problem: the chain of levels. For a convex objective see ``regularised``.
+        stages: from ``nx.halving`` (practical) or ``nx.theory.lemma_222`` (the theorem's).
+        estimator: ``nx.SMVR()`` by default; its ``beta`` is that of the stage.
+        output: "last": a stage ends with its last iterate. "random", as in the paper: after a number of
+            steps drawn uniformly from 0..steps−1, the trackers handed over with the weights.
+        seed, options: as in ``minimize``.
+    """
+    estimator = SMVR() if estimator is None else estimator
+    if "beta" not in {field.name for field in dataclasses.fields(estimator)}:
+        raise SettingError(
+            f"{type(estimator).__name__} has no beta that stages could set: use nx.SMVR()."
+        )
+    choose("output", output, ("last", "random"))
+    stages = list(stages)
+    if output == "random":
+        rng = np.random.default_rng([seed, 0x57A6E])
+        stages = [dataclasses.replace(s, steps=max(1, int(rng.integers(s.steps)))) for s in stages]
+    lr, beta = stage_schedules(stages)
+    staged = dataclasses.replace(estimator, beta=beta, lr=None)
+    steps = sum(stage.steps for stage in stages)
+    return minimize(problem, staged, Descent(lr), steps=steps, seed=seed, **options)
+
+
+class Quadratic(eqx.Module):
+    """penalty(w) + μ/2·‖w − centre‖²."""
+
+    penalty: Any
+    mu: Array
+    centre: PyTree
+
+    def __call__(self, w: PyTree) -> Array:
+        added = self.mu / 2 * trees.square(trees.subtract(w, self.centre))
+        return added if self.penalty is None else added + self.penalty(w)
+
+
+def regularised(problem: Problem, mu: float) -> Problem:
+    """F(w) + μ/2·‖w − w_0‖², exactly: what stages solve in place of a convex F.
+
+    With μ = ε/D², D a bound on the distance of the optimum from w_0, a point within ε/2 of the optimum
+    of this is within ε of that of F. Records have F itself as ``objective``.
+    """
+    check_setting("mu", mu, "positive", lambda x: x > 0)
+    if callable(problem.w0):
+        raise SettingError("regularised needs starting weights that are given, not drawn.")
+    return Problem(
+        problem.levels, problem.w0, project=problem.feasible, linear_oracle=problem.linear_oracle,
+        prox=problem.prox, exact=problem.exact,
+        metrics=problem.metrics | {"objective": problem.value},
+        penalty=Quadratic(problem.penalty, jnp.asarray(mu, problem.dtype), problem.w0),
+    )  # fmt: skip
