@@ -98,22 +98,27 @@ def memory(call: Callable[[], Any]) -> Memory:
         call()
     loop, arguments = calls[-1]
     analysis = loop.lower(*arguments).compile().memory_analysis()
-    _, data, carry, *_ = arguments
+    data, carry, *_ = arguments
     return Memory(analysis.temp_size_in_bytes, _bytes(data), _bytes(carry))
 
 
 @contextlib.contextmanager
 def loop_calls() -> Iterator[list[tuple[Any, tuple[Any, ...]]]]:
-    """Collects nestax's calls of its compiled loop: the function, and (static, data, carry, …)."""
-    from nestax import drive
+    """Collects nestax's calls of its compiled loop: the function, and (data, carry, …)."""
+    from nestax import drive, loop
 
-    calls, loop = [], drive._advance
+    calls, program = [], drive._program
 
-    def noted(*arguments: Any) -> Any:
-        calls.append((loop, arguments))
-        return loop(*arguments)
+    def noting(fn: Any, static: Any) -> Any:
+        compiled = program(fn, static)
 
-    with mock.patch.object(drive, "_advance", noted):
+        def noted(*arguments: Any) -> Any:
+            calls.append((compiled, arguments))
+            return compiled(*arguments)
+
+        return noted if fn is loop.advance else compiled
+
+    with mock.patch.object(drive, "_program", noting):
         yield calls
 
 

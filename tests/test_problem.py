@@ -131,7 +131,6 @@ MINIMIZE = {"problem": PROBLEM, "estimator": nx.SMVR(), "optimizer": optax.sgd(0
         ({"record": ["gap"]}, "pass optimum="),
         ({"target_gap": 0.1}, "pass optimum="),
         ({"output": "best"}, "output must be one of last, random, average"),
-        ({"optimizer": None}, "such as optax.sgd"),
         ({"optimizer": 0.1}, "such as optax.sgd"),
         ({"estimator": optax.sgd(0.1)}, "must be an estimator such as nx.SMVR"),
         ({"seed": "x"}, "seed must be a whole number"),

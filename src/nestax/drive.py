@@ -54,10 +54,12 @@ class Compiled:
         self.static = Static(static)
 
     def start(self) -> At:
-        return At(self.run.packing.unpack(_start(self.static, self.arrays)), 0)
+        return At(self.run.packing.unpack(_program(loop.start, self.static)(self.arrays)), 0)
 
     def observe(self, carry: Any) -> dict[str, np.ndarray]:
-        return jax.tree.map(np.asarray, _observe(self.static, self.arrays, self._packed(carry)))
+        return jax.tree.map(
+            np.asarray, _program(loop.observe, self.static)(self.arrays, self._packed(carry))
+        )
 
     def _packed(self, carry: Any) -> list[Any]:
         leaves = jax.tree.leaves(carry)
@@ -66,9 +68,8 @@ class Compiled:
     def advance(self, at: At, strides: int, length: int) -> Chunk:
         """``strides`` times ``length`` steps and a record."""
         step = jnp.asarray(at.step, jnp.int32)
-        packed, _, records = _advance(
-            self.static, self.arrays, self._packed(at.carry), step, strides, length
-        )
+        advance = _program(loop.advance, self.static)
+        packed, _, records = advance(self.arrays, self._packed(at.carry), step, strides, length)
         carry = self.run.packing.unpack(packed)
         rows = {name: np.asarray(column)[:strides] for name, column in records.items()}
         return Chunk(at, At(carry, at.step + strides * length), rows, strides, length)
@@ -89,11 +90,17 @@ class Compiled:
             yield self.advance(at, 1, rest)
 
 
-def _traced(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Compiles ``fn(run, ...)`` with the run's arrays as arguments and the rest static."""
+#: How many compiled programs are kept. A run has three, and each takes some hundred memory maps of the
+#: process, of which Linux allows 65,530.
+KEPT_PROGRAMS = 150
 
-    @functools.partial(jax.jit, static_argnums=0)
-    def compiled(static: Static, arrays: Any, *args: Any) -> Any:
+
+@functools.lru_cache(maxsize=KEPT_PROGRAMS)
+def _program(fn: Callable[..., Any], static: Static) -> Callable[..., Any]:
+    """``fn(run, ...)``, compiled with the run's arrays as arguments and the rest static."""
+
+    @jax.jit
+    def compiled(arrays: Any, *args: Any) -> Any:
         TRACES[fn.__name__] = TRACES.get(fn.__name__, 0) + 1
         return fn(eqx.combine(static.tree, arrays), *args)
 
@@ -113,7 +120,6 @@ def _packing(static: Static, arrays: Any) -> Packing:
 
 #: How often each part has been traced in this process; tests hold it down.
 TRACES: dict[str, int] = {}
-_start, _observe, _advance = map(_traced, (loop.start, loop.observe, loop.advance))
 
 
 def make_plan(

@@ -6,7 +6,7 @@ import optax
 import pytest
 
 import nestax as nx
-from nestax import drive
+from nestax import drive, loop
 from nestax.loop import Run
 from nestax.sweeping import Built
 
@@ -117,9 +117,8 @@ def test_temporary_memory_at_420_lanes_is_below_data_and_carries():
     at = compiled.start()
     size = lambda tree: sum(x.nbytes for x in jax.tree.leaves(tree))
     memory = (
-        drive._advance.lower(
-            compiled.static, compiled.arrays, compiled._packed(at.carry), jax.numpy.int32(0), 1, 200
-        )
+        drive._program(loop.advance, compiled.static)
+        .lower(compiled.arrays, compiled._packed(at.carry), jax.numpy.int32(0), 1, 200)
         .compile()
         .memory_analysis()
     )
