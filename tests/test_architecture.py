@@ -16,8 +16,8 @@ ORDER = [
     "projections",
     "linear_oracles", "source", "level", "problem", "step", "steps", "estimator", "chain",
     "matrix_free", "restarting", "convexity", "estimators", "registry", "record", "packing", "cost",
-    "loop", "progress", "drive", "figure", "result", "minimizing", "staging", "sweeping", "comparing",
-    "evaluating", "checking", "problems", "rating", "datasets", "testing", "cli",
+    "loop", "progress", "drive", "figure", "result", "tuning", "minimizing", "staging", "sweeping",
+    "comparing", "evaluating", "checking", "problems", "rating", "datasets", "testing", "cli",
 ]  # fmt: skip
 FILES = sorted(SOURCE.rglob("*.py"))
 

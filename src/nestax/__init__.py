@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from nestax.sweeping import sweep as sweep
     from nestax.theory import Stage as Stage
     from nestax.theory import halving as halving
+    from nestax.tuning import autotune as autotune
 
 _MODULES = ("datasets", "linear_oracles", "problems", "projections", "steps", "testing", "theory")
 # No module may have the name of a function here: importing it would take the name.
@@ -59,6 +60,7 @@ _HOMES = {
     "Status": "result", "load": "result", "Groups": "source", "Population": "source",
     "Sampler": "source", "grid": "sweeping", "sweep": "sweeping", "regularised": "staging",
     "solve_stages": "staging", "Stage": "theory", "halving": "theory", "rates": "rating",
+    "autotune": "tuning",
 }  # fmt: skip
 
 

@@ -22,11 +22,12 @@ from nestax.record import choose_columns
 from nestax.result import Carry, Result, Status
 from nestax.step import AbstractStep
 from nestax.trees import shapes_of
+from nestax.tuning import autotune
 
 
 def minimize(
     problem: Problem,
-    estimator: AbstractEstimator | Method,
+    estimator: AbstractEstimator | Method | None = None,
     optimizer: optax.GradientTransformation | AbstractStep | None = None,
     *,
     steps: int | None = None,
@@ -48,7 +49,8 @@ def minimize(
 
     Args:
         problem: the chain of levels.
-        estimator: how ∇F is estimated, for example ``nx.SMVR(beta=0.1)``; or an ``nx.Method``.
+        estimator: how ∇F is estimated, for example ``nx.SMVR(beta=0.1)``; or an ``nx.Method``. Left
+            out, half of ``samples`` goes into finding a learning rate for SMVR; see ``nx.autotune``.
         optimizer: any Optax optimiser, which receives the estimate as the gradient, or one of
             ``nx.steps``. Left out, the estimator brings the step rule it was published with.
         steps: number of steps; give this or ``samples``.
@@ -74,6 +76,17 @@ def minimize(
     began = time.perf_counter()
     if not isinstance(problem, Problem):
         raise SettingError(f"the first argument must be an nx.Problem; got {problem!r}.")
+    search = Cost()
+    if estimator is None:
+        if samples is None or optimizer is not None or start is not None:
+            raise SettingError(
+                "without an estimator minimize finds settings by itself, within a budget: give samples, "
+                "and neither an optimizer nor start."
+            )
+        estimator, search, _ = autotune(
+            problem, samples=check_count("samples", samples) // 2, batch_size=batch_size,
+            init_batch_size=init_batch_size, seed=check_seed(seed),
+        )  # fmt: skip
     method = as_method(problem, estimator, optimizer)
     method.check(problem)
     seed = check_seed(seed)
@@ -93,7 +106,7 @@ def minimize(
     filled = method.estimator.defaults(problem, steps or 1, sized.sizes)
     meter = Meter(problem, filled, sized.sizes, sized.first_sizes)
     begin = At(None, 0) if start is None else At(start.lane, start.step)
-    spent = meter.start if start is None else start.cost
+    spent = meter.start.plus(1, search) if start is None else start.cost
     steps = meter.steps(steps, samples, begin.step, spent)
     stride = check_count("record_every", record_every or max(1, steps // 100))
     plan = make_plan(

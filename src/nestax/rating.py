@@ -23,10 +23,10 @@ from nestax.problems.smooth_chain import KINDS
 from nestax.steps import Descent
 from nestax.sweeping import Settings, Sweep, grid, sweep
 from nestax.table import Table
-from nestax.tracking import Schedule
+from nestax.tracking import Decay, Schedule
 
-#: After how many steps the schedules of SMVR begin to fall, and how long its first stage is.
-OFFSET = 100
+#: Length of the first stage, where stages double.
+FIRST_STAGE = 100
 #: Records of a run; the error of the non-convex family is the mean over them.
 RECORDS = 64
 FIRST_TUNING_SEED = 1_000_000
@@ -41,23 +41,14 @@ class Contender(NamedTuple):
     claim: Callable[[str, int], float | None]
 
 
-class Decay(eqx.Module):
-    """(1 + count/offset)^(−exponent)."""
-
-    exponent: float = eqx.field(static=True)
-
-    def __call__(self, count: Array) -> Array:
-        return (1 + count / OFFSET) ** -self.exponent
-
-
 class Halving(eqx.Module):
-    """2^(−exponent·stage), where stage s = 0, 1, … takes OFFSET·2^s steps; exact for every count."""
+    """2^(−exponent·stage), where stage s = 0, 1, … takes FIRST_STAGE·2^s steps."""
 
     exponent: float = eqx.field(static=True)
     shift: int = eqx.field(static=True)
 
     def __call__(self, count: Array) -> Array:
-        number = (count - self.shift) // OFFSET + 1
+        number = (count - self.shift) // FIRST_STAGE + 1
         stage = 31 - jax.lax.clz(jnp.maximum(number, 1).astype(jnp.int32))
         return 2.0 ** (-self.exponent * stage.astype(count.dtype))
 

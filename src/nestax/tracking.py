@@ -47,6 +47,16 @@ class Schedule(eqx.Module):
         return value if self.scale is None else self.scale * value
 
 
+class Decay(eqx.Module):
+    """(1 + count/offset)^(−exponent): the shape of the theory's schedules, 1 at the start."""
+
+    exponent: float = eqx.field(static=True)
+    offset: float = eqx.field(default=100.0, static=True)
+
+    def __call__(self, count: Array) -> Array:
+        return (1 + count / self.offset) ** -self.exponent
+
+
 def scaled(setting: Any, default: float, shape: Callable[..., Any]) -> Any:
     """A number times a published schedule; a schedule of the user's own replaces it."""
     if callable(setting):

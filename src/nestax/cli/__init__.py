@@ -60,5 +60,20 @@ def cite(name: Annotated[str, typer.Argument(help="Name of a method, such as NLA
     print_reference(name)
 
 
+@app.command()
+def rates(
+    family: Annotated[str, typer.Option(help="nonconvex, convex, strongly convex or PL.")] = "nonconvex",
+    methods: Annotated[str, typer.Option(help="Names, separated by commas.")] = "SMVR,SCSC,NLASG,ATSCGD",
+    levels: Annotated[str, typer.Option(help="Numbers of levels, separated by commas.")] = "1,2,3",
+    longest: Annotated[int, typer.Option(help="Steps of the longest run.")] = 2**18,
+    seeds: Annotated[int, typer.Option(min=2, help="Runs per point.")] = 16,
+    out: Annotated[Path, typer.Option(help="Folder for the figure and the tables.")] = Path("rates"),
+) -> None:
+    """Measure how samples grow with accuracy, per method and number of levels."""
+    from nestax.cli.measuring import measure_rates
+
+    measure_rates(family, methods.split(","), levels.split(","), longest, seeds, out)
+
+
 def main() -> None:
     app()

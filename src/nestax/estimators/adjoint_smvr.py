@@ -22,6 +22,7 @@ from nestax.errors import check_setting, choose
 from nestax.estimator import About, AbstractEstimator, Batches, Estimate, Trackers
 from nestax.matrix_free import MODES, Forward, first_forward, passes_of, track_forward
 from nestax.problem import Problem
+from nestax.steps.descent import FALLING_BETA, descent_beside
 from nestax.tracking import as_setting, at, per_level, storm
 
 
@@ -44,12 +45,12 @@ class AdjointSMVR(AbstractEstimator):
     with G_i(u, p; ζ) = J_i(u; ζ)ᵀp. Memory and time are linear in the sizes of the levels.
 
     Args:
-        beta: forgetting rate in (0, 1], a number or a schedule.
+        beta: forgetting rate in (0, 1], a number or a schedule; None as for ``SMVR``.
         mode: "lagged" (default), "fresh" or "reuse"; see ``nestax.matrix_free``. "reuse" is biased.
         radius: ball that holds each adjoint, one number or one per level; None for none.
     """
 
-    beta: Any = eqx.field(default=0.1, converter=as_setting)
+    beta: Any = eqx.field(default=None, converter=as_setting)
     mode: str = eqx.field(default="lagged", static=True)
     radius: Any = eqx.field(default=None, converter=as_setting)
     about: ClassVar = About(
@@ -72,6 +73,12 @@ class AdjointSMVR(AbstractEstimator):
         check_setting("beta", self.beta, "in (0, 1]", lambda b: (b > 0) & (b <= 1))
         check_setting("radius", self.radius, "positive", lambda r: r > 0)
         choose("mode", self.mode, MODES)
+
+    def published(self, problem: Problem, sizes: tuple[int, ...]):
+        return {"beta": FALLING_BETA}
+
+    def published_step(self, problem: Problem):
+        return descent_beside(self.beta, self.lr)
 
     def init(self, problem: Problem, w: PyTree, batches: Batches):
         forward = first_forward(problem, w, batches, self.mode)

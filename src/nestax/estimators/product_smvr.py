@@ -30,7 +30,9 @@ from nestax.matrix_free import (
     track_forward,
 )
 from nestax.problem import Problem
+from nestax.step import AbstractStep
 from nestax.steps import FrankWolfe
+from nestax.steps.descent import FALLING_BETA, descent_beside
 from nestax.tracking import as_setting, at, scaled, storm
 
 
@@ -52,13 +54,13 @@ class ProductSMVR(AbstractEstimator):
     The least memory of the family; its noise is that of a product of K noisy Jacobians.
 
     Args:
-        beta: forgetting rate in (0, 1], a number or a schedule.
+        beta: forgetting rate in (0, 1], a number or a schedule; None as for ``SMVR``.
         mode: "lagged" (default), "fresh" or "reuse"; see ``nestax.matrix_free``. "reuse" is biased.
         radius: ball that holds v; None for none.
         per_draw: form the product draw by draw and average; needs one batch size for all levels.
     """
 
-    beta: Any = eqx.field(default=0.1, converter=as_setting)
+    beta: Any = eqx.field(default=None, converter=as_setting)
     mode: str = eqx.field(default="lagged", static=True)
     radius: Any = eqx.field(default=None, converter=as_setting)
     per_draw: bool = eqx.field(default=False, static=True)
@@ -76,6 +78,12 @@ class ProductSMVR(AbstractEstimator):
         check_setting("beta", self.beta, "in (0, 1]", lambda b: (b > 0) & (b <= 1))
         check_setting("radius", self.radius, "positive", lambda r: r > 0)
         choose("mode", self.mode, MODES)
+
+    def published(self, problem: Problem, sizes: tuple[int, ...]):
+        return {"beta": FALLING_BETA}
+
+    def published_step(self, problem: Problem) -> AbstractStep:
+        return descent_beside(self.beta, self.lr)
 
     def init(self, problem: Problem, w: PyTree, batches: Batches):
         size = draws_in(batches) if self.per_draw else None

@@ -20,6 +20,7 @@ from nestax.errors import check_setting, choose
 from nestax.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
 from nestax.jacobian import Jacobian, into_ball, pull_through
 from nestax.problem import Problem
+from nestax.steps.descent import FALLING_BETA, descent_beside
 from nestax.tracking import as_setting, at, per_level, storm
 
 
@@ -46,14 +47,15 @@ class SMVR(AbstractEstimator):
     one point, which gives the same result as long as the ball holds their Jacobian.
 
     Args:
-        beta: forgetting rate in (0, 1], a number or a schedule; 1 is ``Plain``.
+        beta: forgetting rate in (0, 1], a number or a schedule; 1 is ``Plain``. None means the shape of
+            the theory, 0.1·(1 + t/100)^(−2/3), with a learning rate that falls like (1 + t/100)^(−1/3).
         radius: radius of the ball that holds each Jacobian: one number for all levels, one per
             level, or None for no projection. A ball too small to hold the true Jacobian biases the
             gradient; ``ball_active`` in the records says how often it was active.
         ball: "frobenius" (rescales; cheap) or "spectral" (clips singular values).
     """
 
-    beta: Any = eqx.field(default=0.1, converter=as_setting)
+    beta: Any = eqx.field(default=None, converter=as_setting)
     radius: Any = eqx.field(default=None, converter=as_setting)
     ball: str = eqx.field(default="frobenius", static=True)
     about: ClassVar = About(
@@ -68,6 +70,12 @@ class SMVR(AbstractEstimator):
         check_setting("beta", self.beta, "in (0, 1]", lambda b: (b > 0) & (b <= 1))
         check_setting("radius", self.radius, "positive", lambda r: r > 0)
         choose("ball", self.ball, ("frobenius", "spectral"))
+
+    def published(self, problem: Problem, sizes: tuple[int, ...]):
+        return {"beta": FALLING_BETA}
+
+    def published_step(self, problem: Problem):
+        return descent_beside(self.beta, self.lr)
 
     def init(self, problem: Problem, w: PyTree, batches: Batches):
         value, jac, active, x = [], [], [], w

@@ -9,7 +9,7 @@ from jaxtyping import Array, PyTree
 from nestax.errors import check_setting
 from nestax.problem import Problem
 from nestax.step import AbstractStep
-from nestax.tracking import as_setting, at
+from nestax.tracking import Decay, as_setting, at, scaled
 
 
 class Descent(AbstractStep):
@@ -27,3 +27,18 @@ class Descent(AbstractStep):
     def update(self, problem: Problem, w: PyTree, grad: PyTree, aux: dict[str, Array], state: Any):
         lr = at(self.lr, state)
         return problem.proximal(jax.tree.map(lambda x, v: x - lr * v, w, grad), lr), state + 1
+
+
+#: The forgetting rate of SMVR and its relatives where none is given: the shape of Theorem 1.
+FALLING_BETA = scaled(None, 0.1, Decay(2 / 3))
+
+
+def descent_beside(beta: Any, lr: Any) -> Descent:
+    """The step beside an estimator with forgetting rate ``beta``.
+
+    Of constant length if beta is given, as in experiments; falling like (1 + t/100)^(−1/3) if it is left
+    to fall as well, as in the theory.
+    """
+    if beta is None:
+        return Descent(scaled(lr, 0.1, Decay(1 / 3)))
+    return Descent(0.1 if lr is None else lr)
