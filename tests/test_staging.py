@@ -78,12 +78,10 @@ def test_the_regulariser_is_exact_and_centred_at_the_start(problem):
         nx.regularised(problem, 0.0)
 
 
-def test_stages_beat_the_falling_schedule_on_a_strongly_convex_chain():
+def test_stages_come_close_to_the_optimum_of_a_strongly_convex_chain():
     problem = nx.problems.smooth_chain("strongly convex", 2)
     facts = {"batch_size": 4, "record": ["gap"], "record_every": 100, "seed": 1}
     stages = nx.halving(steps=200, lr=2.0, beta=0.3, stages=6)
-    steps = sum(stage.steps for stage in stages)
     staged = nx.solve_stages(problem, stages, **facts).records["gap"]
-    falling = nx.minimize(problem, nx.SMVR(lr=2.0), steps=steps, **facts).records["gap"]
-    assert staged[-20:].mean() < falling[-20:].mean()
     assert staged[-20:].mean() < 1e-3 * staged[0]
+    assert staged[-20:].mean() < staged[40:60].mean() / 2  # a constant rate stays where it is

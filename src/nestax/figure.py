@@ -143,5 +143,5 @@ def plot_rates(points: Any, table: Any, family: str, path: str | Path | None = N
         axis.grid(alpha=0.25)
         axis.legend(frameon=False, fontsize=7)
     for row in axes:
-        row[0].set_ylabel("mean ‖∇F‖ over the run" if family == "nonconvex" else "F(w) − F*")
+        row[0].set_ylabel("mean ‖∇F‖" if family == "nonconvex" else "F(w) − F*")
     return _saved(figure, path)
