@@ -1,5 +1,7 @@
 """Comparisons: equal budgets, separate seeds for tuning, methods that do not apply."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -80,9 +82,38 @@ def test_the_figure_has_two_panels(result, tmp_path):
         ([], {}, "at least one method"),
         ([optax.sgd(0.1)], {}, "compare takes names, classes or estimators"),
         (["SMVR"], {"tune": nx.grid(tau=[0.1])}, "SMVR has none of the settings tau: add lr"),
+        ([nx.SMVR(0.1), nx.SMVR(0.5)], {}, "two methods have one name: pass a dictionary"),
+        (["SMVR"], {"tune": [0.1]}, r"tune must be a grid such as nx.grid"),
+        (["SMVR"], {"tune": nx.grid(lr=[-1.0])}, "SMVR: lr must be positive"),
+        (["SMVR"], {"samples": 10}, "SMVR: samples=10 does not pay for one step"),
+        ({"mine": lambda s: nx.SMVR(s.beta)}, {}, "mine: no setting is called 'beta'; there are lr"),
         (["SMVR"], {"seeds": 0}, "seeds must be a whole number of at least 1"),
     ],
 )
 def test_bad_comparisons_get_one_sentence(methods, changes, sentence):
     with pytest.raises(nx.SettingError, match=sentence):
         nx.compare(nx.problems.convex_chain(levels=2), methods, **(FACTS | changes))
+
+
+def test_simulators_are_compared_by_what_is_tracked():
+    sampler = nx.Sampler(lambda key: jax.random.normal(key, (2,)))
+    problem = nx.Problem([nx.Level(lambda w, x: jnp.sum((w - x) ** 2), sampler)], w0=np.ones(2))
+    result = nx.compare(problem, "SMVR", samples=400, batch_size=4, seeds=2, tune_seeds=1)
+    assert result.column == "value"
+    assert np.isnan(result.table.column("grad_norm")[0])
+
+
+def test_a_run_that_was_not_finite_for_a_while_is_reported(tmp_path):
+    """As in minimize, whether or not it recovers by the end; the figure leaves it out."""
+    rows = np.random.default_rng(0).normal(size=(50, 2))
+    levels = [
+        nx.Level(lambda w, r: (r @ w, w), rows),
+        nx.Level(lambda u: jnp.where(jnp.abs(u[1][0] - 0.5) < 0.02, jnp.nan, u[0]) + u[1] @ u[1]),
+    ]
+    problem = nx.Problem(levels, w0=np.ones(2))
+    facts = {"steps": 200, "batch_size": 1, "record": ["value"], "record_every": 1}
+    single = nx.minimize(problem, nx.Plain(lr=0.01), **facts)
+    runs = nx.sweep(problem, lambda s: nx.Plain(lr=s.lr), settings=nx.grid(lr=[0.01]), seeds=1, **facts)
+    assert single.status is nx.Status.NONFINITE
+    assert runs.status[0, 0] is nx.Status.NONFINITE
+    assert "became infinite or NaN" in repr(single)

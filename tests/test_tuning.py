@@ -45,7 +45,7 @@ def test_one_program_for_all_rungs():
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"samples": 500}, "finding settings takes at least .* samples here; got 250"),
+        ({"samples": 500}, "finding settings needs at least .* samples here; got 500"),
         ({"steps": 10}, "without an estimator minimize finds settings by itself"),
     ],
 )

@@ -53,8 +53,11 @@ class Comparison:
         columns = [
             c for c in (self.column, "grad_norm") if all(c in r.records for r in self.runs.values())
         ]
-        samples = {name: run.records["samples"] for name, run in self.runs.items()}
-        curves = {c: {name: run.records[c][0] for name, run in self.runs.items()} for c in columns}
+        runs = {name: run for name, run in self.runs.items() if run.finite.any()}
+        samples = {name: run.records["samples"] for name, run in runs.items()}
+        # Runs that diverged are counted in the table; here they would hide the others.
+        lanes = lambda run, column: run.records[column][0][run.finite[0]]
+        curves = {c: {name: lanes(run, c) for name, run in runs.items()} for c in columns}
         return plot_panels(samples, curves, path)
 
 
@@ -87,19 +90,21 @@ def compare(
         seeds: how many seeds are reported, or a list of them.
         tune_seeds: how many further seeds choose the setting.
         batch_size, init_batch_size: as in ``minimize``, the same for all methods.
-        by: the column to tune for and to rank by; the gap where the optimum is known, else the value.
+        by: the column to tune for and to rank by; the gap where the optimum is known, else the value, of
+            F itself where that can be computed and else as the method tracks it.
     """
     seeds = list(range(check_count("seeds", seeds))) if np.ndim(seeds) == 0 else list(seeds)  # pyright: ignore[reportArgumentType]
     tuning_seeds = [FIRST_TUNING_SEED + k for k in range(check_count("tune_seeds", tune_seeds))]
+    known = problem.finite or problem.exact is not None
     if by is None:
-        by = "exact_value" if problem.optimum is None else "gap"
+        by = "value" if not known else "exact_value" if problem.optimum is None else "gap"
     tune = grid(lr=LEARNING_RATES) if tune is None else tune
-    named = dict(methods) if isinstance(methods, dict) else {_label(m): m for m in methods}
-    if not named:
-        raise SettingError("compare needs at least one method; nx.methods() lists them.")
+    if not isinstance(tune, dict):
+        raise SettingError(f"tune must be a grid such as nx.grid(lr=[0.01, 0.1]); got {tune!r}.")
+    named = _named(methods)
     facts: dict[str, Any] = {
         "samples": samples, "batch_size": batch_size, "init_batch_size": init_batch_size,
-        "record": [by, *([] if by == "grad_norm" else ["grad_norm"])], "progress": progress,
+        "record": list(dict.fromkeys([by, "grad_norm"] if known else [by])), "progress": progress,
     }  # fmt: skip
     runs, tuning, refused, rows = {}, {}, {}, []
     for name, method in named.items():
@@ -109,6 +114,8 @@ def compare(
         except ProblemError as error:
             refused[name] = str(error)
             continue
+        except (SettingError, AttributeError) as error:
+            raise SettingError(f"{name}: {error}") from None
         best = int(np.argmin(_ends(tuning[name], by).mean(axis=1)))
         chosen = {key: values[best : best + 1] for key, values in settings.items()}
         run = runs[name] = sweep(problem, build, settings=chosen, seeds=seeds, **facts)
@@ -124,8 +131,27 @@ def _row(run: Sweep, chosen: Settings, tune: Settings, by: str) -> list[Any]:
     spread = float(np.std(ends)) if np.isfinite(ends).all() else float("nan")
     return [
         *shown, int(run.records["step"][-1]), int(run.records["samples"][-1]), float(np.mean(ends)),
-        spread, float(np.mean(_ends(run, "grad_norm")[0])), int((~run.finite).sum()),
+        spread, _gradient(run), int((~run.finite).sum()),
     ]  # fmt: skip
+
+
+def _gradient(run: Sweep) -> float:
+    return float(np.mean(_ends(run, "grad_norm")[0])) if "grad_norm" in run.records else float("nan")
+
+
+def _named(methods: Any) -> dict[str, Any]:
+    if isinstance(methods, dict):
+        named = dict(methods)
+    else:
+        listed = [methods] if isinstance(methods, str | type | AbstractEstimator) else list(methods)
+        named = {_label(method): method for method in listed}
+        if len(named) < len(listed):
+            raise SettingError(
+                "two methods have one name: pass a dictionary from labels of your own to methods."
+            )
+    if not named:
+        raise SettingError("compare needs at least one method; nx.methods() lists them.")
+    return named
 
 
 def _ends(run: Sweep, column: str) -> np.ndarray:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, PyTree
 
-from nestax.errors import ProblemError, SettingError
+from nestax.errors import ProblemError, SettingError, check_setting
 from nestax.jacobian import Jacobian
 from nestax.level import AnyBatch
 from nestax.problem import Problem
@@ -73,7 +73,7 @@ class About(NamedTuple):
     levels: how many levels it is made for; None means any number.
     instead: what to use for another number of levels, or where it does not apply.
     outer_exact: its outermost level must be deterministic.
-    finite: it needs populations, not samplers.
+    finite: it needs populations, not samplers; ``sampled`` is what to use for those.
     certainty: how sure it is that this is the published algorithm.
     """
 
@@ -85,6 +85,7 @@ class About(NamedTuple):
     instead: str = "SMVR"
     outer_exact: bool = False
     finite: bool = False
+    sampled: str = "SMVR"
     certainty: str = "as published"
 
 
@@ -99,6 +100,9 @@ class AbstractEstimator(eqx.Module):
     about: ClassVar[About] = About()
     #: Which weights the method returns: "last", "average" or "weighted"; see ``minimize``.
     output: ClassVar[str] = "last"
+
+    def __check_init__(self):
+        check_setting("lr", self.lr, "positive", lambda x: x > 0)
 
     @property
     @abc.abstractmethod
@@ -132,7 +136,7 @@ class AbstractEstimator(eqx.Module):
     def check(self, problem: Problem) -> None:
         """Refuses a problem that the method does not apply to, and names one that does."""
         name, about, levels = type(self).__name__, self.about, len(problem.levels)
-        what = None
+        what, instead = None, about.instead
         if about.levels is not None and levels != about.levels:
             words = {1: "one level", 2: "two levels"}
             what = f"is made for {words[about.levels]} and this chain has {levels}"
@@ -142,8 +146,9 @@ class AbstractEstimator(eqx.Module):
             )
         elif about.finite and not problem.finite:
             what = "averages over the population, which a Sampler does not have"
+            instead = about.sampled
         if what is not None:
-            raise ProblemError(f"{name} {what}: use {about.instead} instead.")
+            raise ProblemError(f"{name} {what}: use {instead} instead.")
 
     def published_step(self, problem: Problem) -> AbstractStep:
         """The step rule that the method was published with."""
@@ -211,9 +216,12 @@ def as_method(problem: Problem, estimator: Any, optimizer: Any = None) -> Method
         if optimizer is not None:
             raise SettingError("an nx.Method brings its own step rule; leave the optimizer out.")
         estimator, optimizer = estimator.estimator, estimator.step
+    if isinstance(estimator, type) and issubclass(estimator, AbstractEstimator):
+        estimator = estimator()
     if not isinstance(estimator, AbstractEstimator):
+        hint = "; an optimiser is the third argument" if hasattr(estimator, "update") else ""
         raise SettingError(
-            f"the second argument must be an estimator such as nx.SMVR(); got {estimator!r}."
+            f"the second argument must be an estimator such as nx.SMVR(){hint}; got {estimator!r}."
         )
     if optimizer is None:
         optimizer = estimator.published_step(problem)

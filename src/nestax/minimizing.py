@@ -19,6 +19,7 @@ from nestax.loop import AVERAGES, Run
 from nestax.problem import Problem
 from nestax.progress import progress_line
 from nestax.record import choose_columns
+from nestax.registry import find
 from nestax.result import Carry, Result, Status
 from nestax.step import AbstractStep
 from nestax.trees import shapes_of
@@ -49,8 +50,9 @@ def minimize(
 
     Args:
         problem: the chain of levels.
-        estimator: how ∇F is estimated, for example ``nx.SMVR(beta=0.1)``; or an ``nx.Method``. Left
-            out, half of ``samples`` goes into finding a learning rate for SMVR; see ``nx.autotune``.
+        estimator: how ∇F is estimated, for example ``nx.SMVR(beta=0.1)``; or the name of a method, or an
+            ``nx.Method``. Left out, half of ``samples`` goes into finding a learning rate for SMVR; see
+            ``nx.autotune``.
         optimizer: any Optax optimiser, which receives the estimate as the gradient, or one of
             ``nx.steps``. Left out, the estimator brings the step rule it was published with.
         steps: number of steps; give this or ``samples``.
@@ -77,14 +79,16 @@ def minimize(
     if not isinstance(problem, Problem):
         raise SettingError(f"the first argument must be an nx.Problem; got {problem!r}.")
     search = Cost()
+    if isinstance(estimator, str):
+        estimator = find(estimator)()
     if estimator is None:
-        if samples is None or optimizer is not None or start is not None:
+        if samples is None or not (steps is optimizer is start is None):
             raise SettingError(
                 "without an estimator minimize finds settings by itself, within a budget: give samples, "
-                "and neither an optimizer nor start."
+                "and neither steps, an optimizer nor start."
             )
         estimator, search, _ = autotune(
-            problem, samples=check_count("samples", samples) // 2, batch_size=batch_size,
+            problem, samples=check_count("samples", samples), share=0.5, batch_size=batch_size,
             init_batch_size=init_batch_size, seed=check_seed(seed),
         )  # fmt: skip
     method = as_method(problem, estimator, optimizer)

@@ -94,6 +94,15 @@ class Problem(eqx.Module):
         shape = shapes_of(jax.eval_shape(w0, jax.random.key(0)) if callable(w0) else self.w0)
         dtype = _float_dtype(shape)
         self.levels = _fit_together([trees.cast(level, dtype) for level in levels], shape)
+        functions = {
+            "project": project,
+            "linear_oracle": linear_oracle,
+            "penalty": penalty,
+            "exact": exact,
+        }
+        for name, fn in functions.items():
+            if fn is not None and not callable(fn):
+                raise ProblemError(f"{name} must be a function of w; got {fn!r}.")
         if prox is not None and not isinstance(prox, Prox):
             raise ProblemError(f"prox must be an nx.Prox, such as nx.Prox.l1(0.1); got {prox!r}.")
         if prox is not None and (project is not None or linear_oracle is not None):

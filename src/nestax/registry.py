@@ -50,9 +50,13 @@ def methods() -> Table:
     return Table(list(Row._fields), [list(_row(name, cls)) for name, cls in classes().items()])
 
 
-def cite(name: str) -> None:
-    """Prints the BibTeX entry of a method."""
-    reference = find(name).about.reference
+def cite(name: str | type[AbstractEstimator]) -> None:
+    """Prints the BibTeX entry of a method, given by name or class, or of a reference's own key."""
+    if isinstance(name, str) and name in BIBTEX:
+        reference = name
+    else:
+        method = name if isinstance(name, type) else find(name)
+        name, reference = method.__name__, method.about.reference
     if not reference:
         raise SettingError(f"{name} is no published method, so there is nothing to cite.")
     print(BIBTEX[reference].strip())

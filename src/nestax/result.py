@@ -55,7 +55,8 @@ class Result:
     def __repr__(self) -> str:
         last = {k: v[-1] for k, v in self.records.items() if v.ndim == 1}
         words = ", ".join(f"{k}={v:.6g}" for k, v in last.items())
-        return f"Result({self.status.name}: {words})"
+        note = "" if self.status is Status.SUCCESS else f"\n{self.message}"
+        return f"Result({self.status.name}: {words}){note}"
 
     def to_frame(self) -> Any:
         """The records as a pandas frame; columns per level become ``name[0]``, ``name[1]``, …"""

@@ -77,6 +77,12 @@ def solve_stages(
             f"{type(estimator).__name__} has no beta that stages could set: use nx.SMVR()."
         )
     choose("output", output, ("last", "random"))
+    if {"steps", "samples"} & set(options):
+        raise SettingError("the stages say how many steps there are: leave steps and samples out.")
+    if not isinstance(stages, Sequence) or not all(isinstance(s, Stage) for s in stages):
+        raise SettingError(
+            f"stages must be a list of nx.Stage, such as nx.halving(...); got {stages!r}."
+        )
     stages = list(stages)
     if output == "random":
         rng = np.random.default_rng([seed, 0x57A6E])

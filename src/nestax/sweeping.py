@@ -30,13 +30,17 @@ Settings = dict[str, np.ndarray]
 def grid(**values: Sequence[float]) -> Settings:
     """Every combination of the given values, as columns; the last name varies fastest."""
     for name, column in values.items():
-        if np.ndim(column) != 1 or len(column) == 0:
+        if (
+            np.ndim(column) != 1
+            or len(column) == 0
+            or not np.issubdtype(np.asarray(column).dtype, np.number)
+        ):
             raise SettingError(f"grid: {name} must be a list of at least one number; got {column!r}.")
     rows = list(itertools.product(*values.values()))
     return {name: np.asarray([row[k] for row in rows], float) for k, name in enumerate(values)}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Sweep:
     """Result of ``sweep``: S settings × R seeds.
 
@@ -51,6 +55,15 @@ class Sweep:
     w: PyTree
     records: dict[str, np.ndarray]
     status: np.ndarray
+
+    def __repr__(self) -> str:
+        settings, seeds = self.status.shape
+        lost = int((~self.finite).sum())
+        note = f", {lost} of them diverged" if lost else ""
+        return (
+            f"Sweep: {settings} settings × {seeds} seeds, {self.records['step'][-1]:,} steps, "
+            f"{self.records['samples'][-1]:,} samples each{note}"
+        )
 
     def best(self, column: str) -> dict[str, float]:
         """The setting with the least mean over seeds of the last record; diverged lanes are infinite.
@@ -128,7 +141,7 @@ def sweep(
             ``minimize``; a budget of samples is per lane.
     """
     seeds = list(range(check_count("seeds", seeds))) if np.ndim(seeds) == 0 else list(seeds)  # pyright: ignore[reportArgumentType]
-    lengths = {len(column) for column in settings.values()}
+    lengths = {len(column) for column in settings.values()} if isinstance(settings, dict) else set()
     if len(lengths) != 1:
         raise SettingError("settings must be columns of one length, for example from nx.grid(...).")
     built = Built(build, problem)
@@ -158,7 +171,7 @@ def sweep(
             book.add(chunk, chunk.strides)
             at = chunk.after
             show(at.step)
-            finite = finite & chunk.records["finite"][-1]
+            finite = finite & chunk.records["finite"].all(axis=0)
     status = np.asarray([Status.NONFINITE, Status.SUCCESS])[finite.astype(int)]
     records = {
         name: np.moveaxis(column, 0, 2) if column.ndim > 1 else column

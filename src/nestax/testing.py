@@ -12,7 +12,7 @@ from jaxtyping import PyTree
 
 from nestax import linear_oracles, projections, trees
 from nestax.cost import Meter
-from nestax.estimator import AbstractEstimator, Batches, Calls
+from nestax.estimator import AbstractEstimator, Batches, Calls, Estimate
 from nestax.estimators import Plain
 from nestax.level import Level
 from nestax.loop import draw_batches
@@ -64,6 +64,8 @@ def check_method(method: Any, *, samples: int = SAMPLES) -> list[str]:
     ``keeps_its_structure``: ``update`` (and ``refresh``) return estimate and state with the structure,
     shapes and dtypes of ``init``, under jit and vmap, in float32 and in the default precision.
     ``makes_the_calls_it_declares``: ``passes`` and ``outer_passes`` are what is evaluated.
+    ``keeps_values_in_range``: tracked values lie in the range that a level declares, and belong with the
+    gradient to the weights that ``lag`` says.
     ``is_exact_without_noise``: where all draws are equal and the weights rest, value and gradient are
     those of F, from the start and at every update.
     ``reaches_the_optimum``: the published pair (or plain descent), untuned, brings a small convex
@@ -80,12 +82,22 @@ def check_method(method: Any, *, samples: int = SAMPLES) -> list[str]:
     checks: list[Callable[..., None]] = [
         keeps_its_structure,
         makes_the_calls_it_declares,
+        keeps_values_in_range,
         is_exact_without_noise,
         functools.partial(reaches_the_optimum, samples=samples),
     ]
-    for check in checks:
-        check(method)
-    return [getattr(check, "func", check).__name__ for check in checks]
+    names = [getattr(check, "func", check).__name__ for check in checks]
+    for name, check in zip(names, checks, strict=True):
+        try:
+            check(method)
+        except AssertionError:
+            raise
+        except Exception as error:
+            first = str(error).strip().splitlines()[0] if str(error).strip() else ""
+            raise AssertionError(
+                f"{type(method).__name__}: {name} met {type(error).__name__}: {first}"
+            ) from error
+    return names
 
 
 def example_problem(method: AbstractEstimator, **options: Any) -> Problem:
@@ -134,6 +146,9 @@ def keeps_its_structure(method: AbstractEstimator) -> None:
         first, later = jax.eval_shape(lambda: (batches(0, True), batches(1, False)))  # noqa: B023
         init = lambda b: ready.init(problem, problem.w0, b)  # noqa: B023
         start = jax.eval_shape(init, first)
+        assert isinstance(start, tuple) and isinstance(start[0], Estimate), (  # noqa: PT018
+            f"{type(method).__name__}.init must return (nx.Estimate(value, grad, aux), state)"
+        )
         update = lambda w, b, s: ready.update(problem, w, b, s)  # noqa: B023
         ends = {"update": jax.eval_shape(jax.jit(update), problem.w0, later, start[1])}
         if ready.period is not None:
@@ -171,7 +186,35 @@ def _same_types(what: str, start: Any, end: Any) -> None:
         f"{what} returns another structure than init:\n{jax.tree.structure(end)}\nafter\n"
         f"{jax.tree.structure(start)}"
     )
-    assert kind(start) == kind(end), f"{what} returns {kind(end)} where init returns {kind(start)}"
+    paths = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(start)]
+    for path, before, after in zip(paths, kind(start), kind(end), strict=True):
+        assert before == after, f"{what} returns {after} at {path}, where init returns {before}"
+
+
+def keeps_values_in_range(method: AbstractEstimator) -> None:
+    """One update on a chain whose innermost level has a range that is always left."""
+    plain = example_problem(method)
+    narrow = lambda u: jnp.clip(u, -0.1, 0.1)
+    levels = plain.levels
+    if len(levels) > 1:
+        levels = (levels[0].replace(project=narrow), *levels[1:])
+    problem = eqx.tree_at(lambda p: p.levels, plain, levels)
+    ready, batches = _ready(method, problem)
+    w = jax.tree.map(lambda x: x + 0.1, problem.w0)
+    _, state = ready.init(problem, problem.w0, batches(0, True))
+    _, state = ready.update(problem, w, batches(1, False), state)
+    name, trackers = type(method).__name__, ready.trackers(state)
+    for level, value in zip(levels, trackers.value or (), strict=False):
+        moved = float(trees.norm(trees.subtract(level.project(value), value)))
+        assert moved == 0, (
+            f"{name} lets the value of level {level.name!r} leave its range by {moved:.1e}"
+        )
+    want, when = (w, "the current weights") if ready.lag == 0 else (problem.w0, "those one step ago")
+    off = float(trees.norm(trees.subtract(trackers.w, want)))
+    assert off == 0 and ready.lag < 2, (  # noqa: PT018
+        f"{name} declares lag = {ready.lag}, so that its gradient belongs to {when}, but trackers say "
+        "that it belongs to others"
+    )
 
 
 def makes_the_calls_it_declares(method: AbstractEstimator) -> None:

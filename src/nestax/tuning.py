@@ -31,6 +31,7 @@ MOST_ENTRIES = 2**20
 CAUTION = 0.5
 #: Share of the budget that goes into comparing weights.
 JUDGING = 0.05
+PARTS = 4
 
 
 class Tuned(NamedTuple):
@@ -39,6 +40,12 @@ class Tuned(NamedTuple):
     method: Method
     cost: Cost
     table: Table
+
+    def __repr__(self) -> str:
+        method: Any = self.method
+        lr, beta = float(method.step.lr.scale), float(method.estimator.beta.scale)
+        name = type(method.estimator).__name__
+        return f"{name} with lr {lr:.3g} and beta {beta:.3g}, found with {self.cost.samples:,} samples"
 
 
 class Candidate(eqx.Module):
@@ -60,6 +67,7 @@ def autotune(
     problem: Problem,
     *,
     samples: int,
+    share: float = 1.0,
     batch_size: int | dict[str, int] = 32,
     init_batch_size: int | dict[str, int] | None = None,
     seed: int = 0,
@@ -74,6 +82,7 @@ def autotune(
     Args:
         problem: the chain of levels.
         samples: budget of draws over all levels and lanes.
+        share: how much of the budget the search may use.
         batch_size, init_batch_size, seed: as in ``minimize``.
     """
     check_count("samples", samples)
@@ -86,12 +95,13 @@ def autotune(
     lanes = len(RATES) * len(BETAS)
     # Lane steps over all rungs: n·r at first, then thirds of the lanes from 3^k·r to 3^(k+1)·r.
     weight = lanes + sum(lanes // 3**k * (3**k - 3 ** (k - 1)) for k in range(1, RUNGS))
-    judge, budget = int(JUDGING * samples), samples - int(JUDGING * samples) - meter.start.samples
+    judge = int(JUDGING * share * samples)
+    budget = int(share * samples) - judge - meter.start.samples
     rung = budget // (weight * max(meter.step.samples, 1))
     if rung < 1:
-        least = int((weight * meter.step.samples + meter.start.samples) / (1 - JUDGING)) + 1
+        least = int((weight * meter.step.samples + meter.start.samples) / (1 - JUDGING) / share) + 2
         raise SettingError(
-            f"finding settings takes at least {least:,} samples here; got {samples:,}. Raise samples, "
+            f"finding settings needs at least {least:,} samples here; got {samples:,}. Raise samples, "
             "lower batch_size, or give a method with its settings, such as nx.SMVR(beta=0.1, lr=0.05)."
         )
     key = jax.random.key(seed)
@@ -138,23 +148,30 @@ def _first_step(problem: Problem, estimator: AbstractEstimator, plan: Any, key: 
 
 
 def _judge(problem: Problem, w: PyTree, key: Array, samples: int) -> tuple[np.ndarray, Cost]:
-    """F at the weights of every lane, from one batch per level that all share; and its cost."""
+    """How bad the weights of every lane are, from draws that all share; and the cost of those.
+
+    The mean of F over four separate batches plus their standard deviation: far away from the data F is
+    uncertain, and by chance very low for some batch.
+    """
     stochastic = [level.source for level in problem.levels if level.source is not None]
-    each = max(1, samples // sum(source.cost for source in stochastic))
+    each = max(1, samples // PARTS // sum(source.cost for source in stochastic))
     sizes = tuple(0 if level.source is None else each for level in problem.levels)
 
     @eqx.filter_jit
     def values(problem: Problem, w: PyTree) -> Array:
-        batches = draw_batches(problem, ("value",), key, 0, sizes)
-
-        def one(w: PyTree) -> Array:
+        def one(w: PyTree, part: Array) -> Array:
             x = w
+            batches = draw_batches(problem, ("value",), key, part, sizes)
             for level, batch in zip(problem.levels, batches, strict=True):
                 x = level.project(level.value(x, batch["value"]))
-            return x if problem.penalty is None else x + problem.penalty(w)
+            x = x if problem.penalty is None else x + problem.penalty(w)
+            return x + problem.nonsmooth(w)
 
-        return jax.lax.map(lambda w: one(w) + problem.nonsmooth(w), w)
+        parts = jnp.arange(PARTS)
+        return jax.lax.map(lambda w: jax.vmap(one, (None, 0))(w, parts), w)
 
     found = np.asarray(values(problem, jax.tree.map(lambda x: x[:, 0], w)), float)
-    drawn = each * sum(source.cost for source in stochastic)
+    with np.errstate(over="ignore", invalid="ignore"):  # of lanes that have left for infinity
+        found = found.mean(axis=1) + found.std(axis=1)
+    drawn = PARTS * each * sum(source.cost for source in stochastic)
     return np.where(np.isfinite(found), found, np.inf), Cost(drawn, drawn, 0)

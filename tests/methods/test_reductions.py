@@ -152,7 +152,7 @@ SAMPLED = nx.Level(lambda w, x: (w - x) @ (w - x), nx.Sampler(lambda key: jnp.on
 @pytest.mark.parametrize(
     ("levels", "estimator", "sentence"),
     [
-        ([SAMPLED], nx.SARAH(), "SARAH averages over the population, .* Sampler .*: use SnapshotSMVR"),
+        ([SAMPLED], nx.SARAH(), "SARAH averages over the population, .* Sampler .*: use SMVR"),
         ([SAMPLED], nx.PMFS(), "PMFS averages over the population, .*: use PMVR instead"),
         ([SAMPLED], nx.COVER(), "COVER is made for two levels and this chain has 1: use SMVR"),
         ([SAMPLED], nx.PMVR(), "FrankWolfe needs Problem.linear_oracle=.*nx.steps.Descent"),

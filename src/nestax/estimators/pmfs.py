@@ -57,7 +57,8 @@ class PMFS(AbstractEstimator):
     period: int | None = eqx.field(default=None, static=True)  # pyright: ignore[reportIncompatibleMethodOverride]
     about: ClassVar = About(
         "jiang2024pmvr", "√n ε⁻²", "finite populations", "values and one gradient, twice",
-        instead="PMVR", finite=True, certainty="the form of the product's snapshot is INFERRED",
+        instead="PMVR", finite=True, sampled="PMVR",
+        certainty="the form of the product's snapshot is INFERRED",
     )  # fmt: skip
 
     @property
