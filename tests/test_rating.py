@@ -54,6 +54,7 @@ def test_stages_of_the_rate_double():
     assert factors == [1.0, 1.0, 0.5, 0.5, 0.25, 0.25, 0.125]
 
 
+@pytest.mark.slow
 def test_a_small_measurement(tmp_path):
     result = nx.rates(
         "strongly convex", ["SMVR", "SMVR in stages"], [2], longest=2**14, seeds=4, tune_seeds=2
@@ -64,6 +65,9 @@ def test_a_small_measurement(tmp_path):
     assert len(result.points) == 10
     figure = result.plot(tmp_path / "rates.png")
     assert figure.axes[0].get_title() == "2 levels"
+
+
+def test_bad_measurements_get_one_sentence():
     with pytest.raises(nx.SettingError, match="longest must be at least 16384"):
         nx.rates(longest=100)
     with pytest.raises(nx.SettingError, match="methods must be one of SMVR"):

@@ -67,6 +67,7 @@ def test_product_of_means_is_product_smvr():
 
 def test_published_pair():
     case = portfolio_with_oracle()
-    run = follow(case, nx.PMVR(), pmvr(case, 0.1, "lagged"), simplex_frank_wolfe(STEPS ** (-2 / 3)))
+    rate = STEPS ** (-2 / 3)
+    run = follow(case, nx.PMVR(), pmvr(case, rate, "lagged"), simplex_frank_wolfe(rate))
     assert_same(run.weights.sum(axis=1), 1)
     assert np.abs(run.weights[-1] - run.weights[0]).max() > 1e-2

@@ -17,18 +17,9 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from nestax import trees
+from nestax import matrix_free, trees
 from nestax.errors import check_setting, choose
 from nestax.estimator import About, AbstractEstimator, Batches, Estimate, Trackers
-from nestax.matrix_free import (
-    MODES,
-    Forward,
-    draws_in,
-    first_forward,
-    mean_of_products,
-    passes_of,
-    track_forward,
-)
 from nestax.problem import Problem
 from nestax.step import AbstractStep
 from nestax.steps import FrankWolfe
@@ -68,7 +59,7 @@ class ProductSMVR(AbstractEstimator):
 
     @property
     def passes(self):
-        return passes_of(self.mode)
+        return matrix_free.passes_of(self.mode)
 
     @property
     def lag(self):
@@ -77,7 +68,7 @@ class ProductSMVR(AbstractEstimator):
     def __check_init__(self):
         check_setting("beta", self.beta, "in (0, 1]", lambda b: (b > 0) & (b <= 1))
         check_setting("radius", self.radius, "positive", lambda r: r > 0)
-        choose("mode", self.mode, MODES)
+        choose("mode", self.mode, matrix_free.MODES)
 
     def published(self, problem: Problem, sizes: tuple[int, ...]):
         return {"beta": FALLING_BETA}
@@ -86,20 +77,20 @@ class ProductSMVR(AbstractEstimator):
         return descent_beside(self.beta, self.lr)
 
     def init(self, problem: Problem, w: PyTree, batches: Batches):
-        size = draws_in(batches) if self.per_draw else None
-        forward = first_forward(problem, w, batches, self.mode, size)
-        grad = mean_of_products(forward.heads, forward.last, size)
+        size = matrix_free.draws_in(batches) if self.per_draw else None
+        forward = matrix_free.first_forward(problem, w, batches, self.mode, size)
+        grad = matrix_free.mean_of_products(forward.heads, forward.last, size)
         return self._read(forward, forward.inputs, grad, jnp.zeros((), jnp.int32))
 
     def update(self, problem: Problem, w: PyTree, batches: Batches, state: ProductState):
         keep = 1 - at(self.beta, state.count + 1)
-        size = draws_in(batches) if self.per_draw else None
-        forward = track_forward(problem, w, batches, self.mode, keep, state, size)
-        new = mean_of_products(forward.heads, forward.last, size)
-        old = mean_of_products(forward.tails, forward.last, size)
+        size = matrix_free.draws_in(batches) if self.per_draw else None
+        forward = matrix_free.track_forward(problem, w, batches, self.mode, keep, state, size)
+        new = matrix_free.mean_of_products(forward.heads, forward.last, size)
+        old = matrix_free.mean_of_products(forward.tails, forward.last, size)
         return self._read(forward, state.inputs, storm(new, keep, state.grad, old), state.count + 1)
 
-    def _read(self, forward: Forward, before: tuple, grad: PyTree, count: Array):
+    def _read(self, forward: matrix_free.Forward, before: tuple, grad: PyTree, count: Array):
         if self.radius is not None:
             size = trees.norm(grad)
             grad = trees.scale(jnp.where(size > self.radius, self.radius / size, 1.0), grad)
@@ -115,12 +106,16 @@ class PMVR(ProductSMVR):
     """PMVR: the product formed draw by draw, and a Frank-Wolfe step.
 
     Args:
-        beta, mode, radius: as for ``ProductSMVR``.
+        beta: forgetting rate in (0, 1], a number or a schedule; None means T^{-2/3} over T steps.
+        mode, radius: as for ``ProductSMVR``.
         per_draw: True as published; False multiplies the averages, with less variance.
         lr: the Frank-Wolfe step η as a multiple of T^{-2/3}; 1 by default.
     """
 
     per_draw: bool = eqx.field(default=True, static=True)
+
+    def published(self, problem: Problem, sizes: tuple[int, ...]):
+        return {"beta": lambda count, steps: steps ** (-2 / 3)}
 
     def published_step(self, problem: Problem):
         return FrankWolfe(scaled(self.lr, 1.0, lambda count, steps: steps ** (-2 / 3)))
