@@ -68,7 +68,7 @@ def solve_stages(
         stages: from ``nx.halving`` (practical) or ``nx.theory.lemma_222`` (the theorem's).
         estimator: ``nx.SMVR()`` by default; its ``beta`` is that of the stage.
         output: "last": a stage ends with its last iterate. "random", as in the paper: after a number of
-            steps drawn uniformly from 0..steps−1, the trackers handed over with the weights.
+            steps drawn uniformly from 0..steps−1 (at least one), trackers handed over with the weights.
         seed, options: as in ``minimize``.
     """
     estimator = SMVR() if estimator is None else estimator
