@@ -55,6 +55,27 @@ class Restarting(AbstractEstimator):
         raise NotImplementedError
 
 
+class Snapshots(AbstractEstimator):
+    """A method that looks at the whole population at the start and every ``period`` steps.
+
+    Args:
+        period: steps between snapshots; None means one pass of mini-batches over the rows.
+    """
+
+    period: Any = eqx.field(default=None, static=True, kw_only=True)  # pyright: ignore[reportIncompatibleMethodOverride]
+
+    def __check_init__(self):
+        if self.period is not None:
+            check_count("period", self.period)
+
+    @property
+    def refresh_batch(self):
+        return "population"
+
+    def published(self, problem: Problem, sizes: tuple[int, ...]) -> dict[str, Any]:
+        return {"period": steps_per_pass(problem, sizes)}
+
+
 def steps_per_pass(problem: Problem, sizes: tuple[int, ...]) -> int:
     """How many steps see as many draws of a level as it has rows, at most."""
     levels = zip(problem.levels, sizes, strict=True)

@@ -19,11 +19,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from nestax.chain import linearise, plug_in
-from nestax.errors import check_count, check_setting
-from nestax.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
+from nestax.errors import check_setting
+from nestax.estimator import About, Batches, Calls, Estimate, Trackers
 from nestax.jacobian import pull_through
 from nestax.problem import Problem
-from nestax.restarting import steps_per_pass
+from nestax.restarting import Snapshots
 from nestax.steps import FrankWolfe
 from nestax.tracking import as_setting, at, scaled
 
@@ -39,7 +39,7 @@ class PMFSState(eqx.Module):
     count: Array
 
 
-class PMFS(AbstractEstimator):
+class PMFS(Snapshots):
     """PMFS. With g a level's value, or the product P of all batch Jacobians,
 
         h_t = g(u_t; ξ) − g(u_s; ξ) + ḡ(u_s)
@@ -54,7 +54,6 @@ class PMFS(AbstractEstimator):
     """
 
     beta: Any = eqx.field(default=0.01, converter=as_setting)
-    period: int | None = eqx.field(default=None, static=True)  # pyright: ignore[reportIncompatibleMethodOverride]
     about: ClassVar = About(
         "jiang2024pmvr", "√n ε⁻²", "finite populations", "values and one gradient, twice",
         instead="PMVR", finite=True, sampled="PMVR",
@@ -65,17 +64,8 @@ class PMFS(AbstractEstimator):
     def passes(self):
         return {"value": Calls(3, 3)}
 
-    @property
-    def refresh_batch(self):
-        return "population"
-
     def __check_init__(self):
         check_setting("beta", self.beta, "in (0, 1]", lambda b: (b > 0) & (b <= 1))
-        if self.period is not None:
-            check_count("period", self.period)
-
-    def published(self, problem: Problem, sizes: tuple[int, ...]):
-        return {"period": steps_per_pass(problem, sizes)}
 
     def published_step(self, problem: Problem):
         return FrankWolfe(scaled(self.lr, 1.0, lambda count, steps: steps ** (-1 / 2)))

@@ -17,11 +17,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from nestax.errors import check_count, check_setting
-from nestax.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
+from nestax.errors import check_setting
+from nestax.estimator import About, Batches, Calls, Estimate, Trackers
 from nestax.jacobian import Jacobian, pull_through
 from nestax.problem import Problem
-from nestax.restarting import steps_per_pass
+from nestax.restarting import Snapshots
 from nestax.tracking import as_setting, at
 
 
@@ -34,7 +34,7 @@ class SnapshotState(eqx.Module):
     count: Array
 
 
-class SnapshotSMVR(AbstractEstimator):
+class SnapshotSMVR(Snapshots):
     """SMVR with snapshots: linear convergence where the population is finite.
 
     Every ``period`` steps all levels are averaged over the whole population, which makes the
@@ -46,7 +46,6 @@ class SnapshotSMVR(AbstractEstimator):
     """
 
     beta: Any = eqx.field(default=0.01, converter=as_setting)
-    period: int | None = eqx.field(default=None, static=True)  # pyright: ignore[reportIncompatibleMethodOverride]
     about: ClassVar = About(
         "jiang2025revisiting", "√n ε⁻²", "finite populations", "values, Jacobians, twice", finite=True,
         certainty="by analogy with PMFS; the paper was not read",
@@ -56,17 +55,8 @@ class SnapshotSMVR(AbstractEstimator):
     def passes(self):
         return {"value": Calls(3, 3)}
 
-    @property
-    def refresh_batch(self):
-        return "population"
-
     def __check_init__(self):
         check_setting("beta", self.beta, "in (0, 1]", lambda b: (b > 0) & (b <= 1))
-        if self.period is not None:
-            check_count("period", self.period)
-
-    def published(self, problem: Problem, sizes: tuple[int, ...]):
-        return {"period": steps_per_pass(problem, sizes)}
 
     def init(self, problem: Problem, w: PyTree, batches: Batches):
         return self._snapshot(problem, w, batches, jnp.zeros((), jnp.int32))

@@ -16,11 +16,10 @@ from typing import ClassVar
 import equinox as eqx
 from jaxtyping import PyTree
 
-from nestax.errors import check_count
-from nestax.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
+from nestax.estimator import About, Batches, Calls, Estimate, Trackers
 from nestax.jacobian import Jacobian, pull_through
 from nestax.problem import Problem
-from nestax.restarting import steps_per_pass
+from nestax.restarting import Snapshots
 from nestax.tracking import storm
 
 
@@ -32,7 +31,7 @@ class VRSCPGState(eqx.Module):
     full: tuple[PyTree, Jacobian, PyTree]
 
 
-class VRSCPG(AbstractEstimator):
+class VRSCPG(Snapshots):
     """VRSC-PG for F = f ∘ g + r, both averages over finitely many rows.
 
         ĝ = g̃ + avg_A[g_j(x) − g_j(x̃)],   Ĝ likewise with Jacobians
@@ -43,7 +42,6 @@ class VRSCPG(AbstractEstimator):
         lr: of the proximal step; 0.1 by default.
     """
 
-    period: int | None = eqx.field(default=None, static=True)  # pyright: ignore[reportIncompatibleMethodOverride]
     about: ClassVar = About(
         "huo2018vrscpg", "n + n^⅔ ε⁻²", "finite populations", "value, Jacobian, gradient", 2,
         "SnapshotSMVR", finite=True,
@@ -52,17 +50,6 @@ class VRSCPG(AbstractEstimator):
     @property
     def passes(self):
         return {"value": Calls(2, 2)}
-
-    @property
-    def refresh_batch(self):
-        return "population"
-
-    def __check_init__(self):
-        if self.period is not None:
-            check_count("period", self.period)
-
-    def published(self, problem: Problem, sizes: tuple[int, ...]):
-        return {"period": steps_per_pass(problem, sizes)}
 
     def init(self, problem: Problem, w: PyTree, batches: Batches):
         g, f = problem.levels
