@@ -1,3 +1,11 @@
-"""Data to try things on."""
+"""Data to try things on, and readers for data of your own."""
 
+from nestax.datasets.cleavage import hiv1 as hiv1
+from nestax.datasets.corruption import corrupt as corrupt
+from nestax.datasets.libsvm_format import libsvm as libsvm
+from nestax.datasets.returns import Returns as Returns
+from nestax.datasets.returns import industry as industry
+from nestax.datasets.returns import read_returns as read_returns
 from nestax.datasets.synthetic import synthetic_returns as synthetic_returns
+from nestax.fetching import available as available
+from nestax.fetching import fetch as fetch

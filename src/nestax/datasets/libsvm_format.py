@@ -1,0 +1,87 @@
+"""Classification sets in LIBSVM's text format: a label, then ``index:value`` pairs, a line a row."""
+
+from pathlib import Path
+
+import numpy as np
+
+from nestax.errors import ProblemError
+from nestax.fetching import SOURCES, locate, read_text
+
+#: The sets that have a name here; on their page breast-cancer has the labels 2 and 4.
+NAMES = ("australian", "breast-cancer", "svmguide1", "svmguide1.t")
+BENIGN, MALIGNANT = 2, 4
+#: A dense array of more cells than this (one GiB) is more likely a mistake than a wish.
+MOST_CELLS = 2**27
+
+
+def libsvm(name: str | Path) -> tuple[np.ndarray, np.ndarray]:
+    """Features and labels of a set by name, or of any file in LIBSVM's format.
+
+    X is dense, float64, one row an example; y holds int64 if every label is whole, as is usual.
+    "australian" and "breast-cancer" are scaled to [−1, 1] and have labels −1 and 1; "svmguide1" (for
+    training) and "svmguide1.t" (for testing) are as measured and have labels 0 and 1. The first
+    feature of "breast-cancer" is a sample number.
+
+    Args:
+        name: "australian", "breast-cancer", "svmguide1", "svmguide1.t", or a file, gzipped or not.
+    """
+    if name not in NAMES:
+        if isinstance(name, str) and not Path(name).exists():
+            raise ProblemError(
+                f"there is no file {name}, and the sets with a name are {', '.join(NAMES)}."
+            )
+        return _parse(read_text(name), name)
+    source = SOURCES[str(name)]
+    (file,) = locate(source.name)
+    X, y = _parse(read_text(file), file)
+    if X.shape != (source.rows, source.columns):
+        raise ProblemError(
+            f"{file} is {len(X)} × {X.shape[1]} instead of {source.rows} × {source.columns}: "
+            "delete it and get it again."
+        )
+    if set(np.unique(y)) == {BENIGN, MALIGNANT}:
+        y = np.where(y == MALIGNANT, 1, -1)
+    return X, y
+
+
+def _parse(text: str, path: str | Path) -> tuple[np.ndarray, np.ndarray]:
+    labels, rows, columns, values = [], [], [], []
+    for number, line in enumerate(text.split("\n"), 1):
+        words = line.split()
+        if not words:
+            continue
+        try:
+            labels.append(_finite(words[0]))
+            last = 0
+            for word in words[1:]:
+                index, value = word.split(":")
+                column = int(index)
+                if column <= last or "_" in index:
+                    raise ValueError
+                rows.append(len(labels) - 1)
+                columns.append(column - 1)
+                values.append(_finite(value))
+                last = column
+        except ValueError:
+            raise ProblemError(
+                f"{path} is not in LIBSVM's format: line {number} is no 'label index:value ...' "
+                "with finite numbers and indices that increase from 1."
+            ) from None
+    if not values:
+        raise ProblemError(f"{path} holds no examples with features.")
+    shape = len(labels), max(columns) + 1
+    if shape[0] * shape[1] > MOST_CELLS:
+        raise ProblemError(
+            f"{path} is {shape[0]:,} × {shape[1]:,}, too large for a dense array: "
+            "sklearn.datasets.load_svmlight_file reads it as a sparse one."
+        )
+    X, y = np.zeros(shape), np.array(labels)
+    X[rows, columns] = values
+    return X, y.astype(np.int64) if np.all(np.mod(y, 1) == 0) else y
+
+
+def _finite(word: str) -> float:
+    number = float(word)
+    if not np.isfinite(number) or "_" in word:
+        raise ValueError
+    return number

@@ -1,0 +1,254 @@
+"""Where data sets are kept and where they come from: a folder of yours, the cache, their home.
+
+Nothing is shipped with nestax. A data set is looked for in the folder that NESTAX_DATA names, then in
+the cache, and is then downloaded from its home into the cache.
+"""
+
+import dataclasses
+import difflib
+import gzip
+import io
+import os
+import zipfile
+from pathlib import Path
+
+from nestax.errors import ProblemError, SettingError
+from nestax.table import Table
+
+FRENCH = "https://mba.tuck.dartmouth.edu/pages/faculty/ken.french/"
+LIBSVM = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/"
+UCI = "https://archive.ics.uci.edu/"
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """One data set.
+
+    rows, columns: its size; the industries grow by a month at a time.
+    files: what it is called in a folder of local copies.
+    url: where its original is downloaded from; in the cache it has the last part of this name.
+    home: the page to read about it, and to cite.
+    terms: what is known about its licence.
+    """
+
+    name: str
+    rows: int
+    columns: int
+    files: tuple[str, ...]
+    url: str
+    home: str
+    terms: str
+
+    @property
+    def original(self) -> str:
+        return self.url.rsplit("/", 1)[1]
+
+
+def _industry(count: int, rows: int) -> Source:
+    return Source(
+        name=f"industry{count}",
+        rows=rows,
+        columns=count,
+        files=(f"industry{count}_daily.csv.gz",),
+        url=f"{FRENCH}ftp/{count}_Industry_Portfolios_daily_CSV.zip",
+        home=f"{FRENCH}data_library.html",
+        terms="copyright Fama and French; not redistributable",
+    )
+
+
+def _libsvm(name: str, file: str, rows: int, columns: int) -> Source:
+    return Source(
+        name=name,
+        rows=rows,
+        columns=columns,
+        files=(f"{file}.libsvm.gz",),
+        url=f"{LIBSVM}binary/{file}",
+        home=f"{LIBSVM}binary.html",
+        terms="no licence of its own; cite the original source",
+    )
+
+
+SOURCES = {
+    source.name: source
+    for source in (
+        _industry(10, 25_982),
+        _industry(12, 25_690),
+        _industry(17, 25_543),
+        _industry(30, 26_253),
+        _libsvm("australian", "australian_scale", 690, 14),
+        _libsvm("breast-cancer", "breast-cancer_scale", 683, 10),
+        _libsvm("svmguide1", "svmguide1", 3_089, 4),
+        _libsvm("svmguide1.t", "svmguide1.t", 4_000, 4),
+        Source(
+            name="hiv1",
+            rows=6_590,
+            columns=160,
+            files=tuple(f"hiv1_{part}.csv.gz" for part in ("1625", "746", "impens", "schilling")),
+            url=f"{UCI}static/public/330/hiv+1+protease+cleavage.zip",
+            home=f"{UCI}dataset/330/hiv+1+protease+cleavage",
+            terms="CC BY 4.0, as far as known",
+        ),
+    )
+}
+
+
+def available() -> Table:
+    """Every data set that nestax can load, with its size, home and terms, and the local copy if any."""
+    columns = ["name", "rows", "columns", "local copy", "terms", "home"]
+    rows = []
+    for source in SOURCES.values():
+        found = _kept(source)
+        where = str(found[0] if len(found) == 1 else found[0].parent) if found else "–"
+        rows.append([source.name, source.rows, source.columns, where, source.terms, source.home])
+    return Table(columns, rows)
+
+
+def fetch(name: str) -> list[Path]:
+    """The files of a data set on this machine; without any, its original is downloaded."""
+    return locate(name)
+
+
+def locate(name: str, path: str | Path | None = None) -> list[Path]:
+    """The files of a data set: at ``path`` if given (a file or a folder), or else wherever they are."""
+    source = _source(name)
+    if path is None:
+        return _kept(source) or [_download(source)]
+    path = Path(path)
+    if not path.is_dir():
+        return [path]
+    found = _in_folder(source, path)
+    if not found:
+        raise ProblemError(
+            f"the folder {path} holds no copy of {name}: it needs {_list(source.files)}, "
+            f"or {source.original} from {source.home}."
+        )
+    return found
+
+
+def cache() -> Path | None:
+    """The folder that downloads are kept in; None without pooch, which downloads them."""
+    try:
+        import pooch
+    except ImportError:
+        return None
+    return Path(pooch.os_cache("nestax"))
+
+
+def read_bytes(path: str | Path, member: str | None = None) -> bytes:
+    """What a file holds, unpacked: gzip and zip are recognised by their content, not by their name.
+
+    ``member`` is the name of a file inside a zip archive; without it the archive must hold just one.
+    """
+    try:
+        data = Path(path).read_bytes()
+    except FileNotFoundError:
+        raise ProblemError(f"there is no file {path}.") from None
+    except IsADirectoryError:
+        raise ProblemError(f"{path} is a folder; give the name of a file in it.") from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        raise ProblemError(f"{path} cannot be read: {getattr(error, 'strerror', error)}.") from None
+    try:
+        if data.startswith(b"\x1f\x8b"):
+            return gzip.decompress(data)
+        if data.startswith(b"PK\x03\x04"):
+            return _unzip(data, member, path)
+    except ProblemError:
+        raise
+    except Exception:  # a damaged archive raises whatever its decoders stumble over
+        raise ProblemError(f"{path} is a damaged archive: delete it and get it again.") from None
+    return data
+
+
+def read_text(path: str | Path, member: str | None = None) -> str:
+    """The text of a file, unpacked; it must be UTF-8."""
+    return decode(read_bytes(path, member), path)
+
+
+def decode(data: bytes, path: str | Path) -> str:
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise ProblemError(f"{path} is UTF-16 text: save it as UTF-8.")
+    if (place := data.find(b"\0")) >= 0:
+        line = data.count(b"\n", 0, place) + 1
+        raise ProblemError(f"{path} is no UTF-8 text: line {line} holds a NUL byte; save it as UTF-8.")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        byte = data[error.start]
+        raise ProblemError(
+            f"{path} is no UTF-8 text: line {line} holds the byte 0x{byte:02x}; save it as UTF-8."
+        ) from None
+
+
+def _source(name: str) -> Source:
+    if name in SOURCES:
+        return SOURCES[name]
+    near = difflib.get_close_matches(name, SOURCES, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(SOURCES)}."
+    raise SettingError(f"no data set is called {name!r}; {hint}")
+
+
+def _kept(source: Source) -> list[Path]:
+    """The local copy, in the user's folder or in the cache; an empty list if there is none."""
+    chosen = os.environ.get("NESTAX_DATA")
+    if chosen and not Path(chosen).is_dir():
+        raise ProblemError(f"NESTAX_DATA names no folder: {chosen}.")
+    folders = [Path(chosen) if chosen else None, cache()]
+    found = (_in_folder(source, folder) for folder in folders if folder is not None)
+    return next(filter(None, found), [])
+
+
+def _in_folder(source: Source, folder: Path) -> list[Path]:
+    for names in (source.files, (source.original,)):
+        paths = [folder / name for name in names]
+        if all(path.is_file() for path in paths):
+            return paths
+    return []
+
+
+def _download(source: Source) -> Path:
+    advice = (
+        f"set NESTAX_DATA to a folder with {_list(source.files)}, "
+        f"or put {source.original} from {source.home} there"
+    )
+    try:
+        import pooch
+    except ImportError:
+        raise ProblemError(
+            f"there is no copy of {source.name}: pip install 'nestax[data]' to download it, or {advice}."
+        ) from None
+    # Its notes are about hashes, which files that grow every month do not keep.
+    pooch.get_logger().setLevel("WARNING")
+    try:
+        path = Path(pooch.retrieve(source.url, None, fname=source.original, path=cache()))
+    except (OSError, ValueError) as error:
+        raise ProblemError(
+            f"there is no copy of {source.name}, and {source.url} cannot be "
+            f"downloaded ({type(error).__name__}): {advice}."
+        ) from None
+    with path.open("rb") as file:
+        start = file.read(4)
+    if source.original.endswith(".zip") != start.startswith(b"PK") or start.startswith(b"<"):
+        path.unlink()  # or it would be found at the next call
+        raise ProblemError(f"{source.url} did not send {source.name} but something else: {advice}.")
+    return path
+
+
+def _unzip(data: bytes, member: str | None, path: str | Path) -> bytes:
+    """One file of an archive, or of an archive inside it."""
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        names = [name for name in archive.namelist() if not name.endswith("/")]
+        wanted = [name for name in names if member is None or name.rsplit("/", 1)[-1] == member]
+        if len(wanted) == 1:
+            return archive.read(wanted[0])
+        if "xl/workbook.xml" in names:
+            raise ProblemError(f"{path} is an Excel workbook: save it as CSV.")
+        inner = [name for name in names if name.lower().endswith(".zip")]
+        if member is not None and not wanted and len(inner) == 1:
+            return _unzip(archive.read(inner[0]), member, path)
+    what = f"no file {member}" if member else f"{len(names)} files instead of one"
+    raise ProblemError(f"the archive {path} holds {what}.")
+
+
+def _list(names: tuple[str, ...]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if names[1:] else names)
