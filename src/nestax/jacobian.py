@@ -9,7 +9,6 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PyTree
 
-from nestax import trees
 from nestax.structure import Structure
 from nestax.trees import Shapes
 
@@ -189,20 +188,3 @@ def pull_through(pulls: Sequence[Callable[[PyTree], PyTree]], like: Array) -> Py
     for pull in reversed(pulls):
         adjoint = pull(adjoint)
     return adjoint
-
-
-def into_ball(jac: Jacobian, radius: Array, ball: str) -> tuple[Jacobian, Array]:
-    """Projection onto ‖J‖ ≤ radius in Frobenius norm, and whether anything had to move.
-
-    The Frobenius ball rescales, the spectral one clips singular values; both are convex, so both
-    are non-expansive in Frobenius norm. Only the spectral ball of radius L_f is certain to hold
-    the true Jacobian of an L_f-Lipschitz level; the Frobenius one may need √min(d_i, d_{i-1})·L_f.
-    """
-    if ball == "frobenius":
-        jac = jac.scalable()
-        size = jnp.sqrt(jac.square())
-        active = size > radius
-        return trees.scale(jnp.where(active, radius / size, 1.0), jac), active
-    left, singular, right = jnp.linalg.svd(jac.dense(), full_matrices=False)
-    clipped = left @ (jnp.minimum(singular, radius)[:, None] * right)
-    return jac.filled(clipped), jnp.max(singular) > radius

@@ -66,7 +66,7 @@ def scaled(setting: Any, default: float, shape: Callable[..., Any]) -> Any:
 
 def as_setting(value: Any) -> Any:
     """A number as an array leaf, so that changing it never compiles again; a schedule as it is."""
-    if value is None or callable(value):
+    if value is None or callable(value) or isinstance(value, eqx.Module):
         return value
     try:
         return jnp.asarray(value)

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from nestax import trees
+from nestax.balls import RunningRadius
 from nestax.cost import Cost, Meter
 from nestax.drive import Compiled, make_plan
 from nestax.errors import SettingError, check_count
@@ -55,9 +56,11 @@ class Candidate(eqx.Module):
     dense: bool = eqx.field(static=True)
 
     def method(self, lr: Any, beta: Any) -> Method:
-        kind: Any = SMVR if self.dense else AdjointSMVR
-        rate = Schedule(Decay(1 / 3), scale=lr)
-        return Method(kind(Schedule(Decay(2 / 3), scale=beta)), Descent(rate))
+        falling = Schedule(Decay(2 / 3), scale=beta)
+        dense = SMVR(falling, radius=RunningRadius())
+        return Method(
+            dense if self.dense else AdjointSMVR(falling), Descent(Schedule(Decay(1 / 3), scale=lr))
+        )
 
     def __call__(self, setting: dict[str, Any]) -> tuple[Problem, Method]:
         return self.problem, self.method(setting["lr"], setting["beta"])

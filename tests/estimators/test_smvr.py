@@ -20,6 +20,7 @@ from tests.helpers import (
 )  # fmt: skip
 
 import nestax as nx
+from nestax.balls import RunningRadius
 
 NO_BALL = lambda V, radius: (V, False)
 
@@ -44,7 +45,8 @@ class Transcript(NamedTuple):
 
 
 def smvr(case, draws, beta, radius, ball) -> Transcript:
-    """beta maps the step to β_t; radius has one entry R_i per level; u[0] is w."""
+    """beta maps the step to β_t; radius has one entry R_i per level, or is a function of step, level
+    and the drawn Jacobian; u[0] is w."""
     out = Transcript([], [], [], [], [])
     w, u, V = case.project(case.w0), None, None
     for t, xi in enumerate(draws):
@@ -57,7 +59,7 @@ def smvr(case, draws, beta, radius, ball) -> Transcript:
             else:
                 u_i = (1 - beta(t)) * (u_old[i + 1] - f(u_old[i])) + f(u[i])
                 V_i = (1 - beta(t)) * (V_old[i] - J(u_old[i])) + J(u[i])
-            V_i, hit = ball(V_i, radius[i])
+            V_i, hit = ball(V_i, radius(t, i, J(u[i])) if callable(radius) else radius[i])
             u.append(level.project(u_i)), V.append(V_i), active.append(hit)
         v = np.ones(1)
         for V_i in reversed(V):
@@ -158,3 +160,50 @@ def test_one_radius_serves_all_levels():
     one, many, other = start(0.5), start([0.5, 0.5, 0.5]), start([0.5, 0.5, 0.4])
     np.testing.assert_array_equal(one.grad, many.grad)
     assert np.linalg.norm(one.grad - other.grad) > 1e-3
+
+
+@pytest.mark.parametrize("name", ["three_levels", "portfolio"])
+def test_running_ball(name):
+    """Radius: a factor times the running mean size of earlier draws; the first is its own."""
+    case, factor, rate = noisy(name), 0.99, 0.2
+    tracked = [not level.deterministic for level in case.problem.levels]
+    running = RunningRadius(jnp.asarray(factor), jnp.asarray(rate))
+    run = drive(case.problem, nx.SMVR(beta=0.3, radius=running), case.lr)
+    sizes = {}
+
+    def per_step(t, i, drawn):
+        size = np.linalg.norm(drawn)
+        before = sizes.setdefault(i, size)
+        sizes[i] = before + rate * (size - before)
+        return factor * before if tracked[i] else np.inf
+
+    transcript = smvr(case, run.draws, lambda t: 0.3, per_step, frobenius_ball)
+    active = np.asarray(transcript.active)
+    assert active.any()
+    assert not active.all(axis=0).any()
+    assert_follows(run, transcript, case.problem)
+
+
+def test_nothing_set_means_falling_rates_and_a_running_ball():
+    filled = nx.SMVR().defaults(noisy("portfolio").problem, 100, (BATCH, BATCH, 0))
+    assert isinstance(filled.radius, RunningRadius)
+    assert filled.radius.factor == 10
+    assert nx.SMVR(beta=0.1).defaults(noisy("portfolio").problem, 100, (1, 1, 0)).radius is None
+
+
+def test_the_running_ball_cuts_a_rare_huge_draw_and_leaves_the_others_alone():
+    draws = np.concatenate([np.ones(99), [1e6]])
+    problem = nx.Problem([nx.Level(lambda w, r: r * w[0], data=jnp.asarray(draws))], w0=jnp.ones(1))
+
+    def run(radius, steps):
+        return nx.minimize(
+            problem, nx.SMVR(beta=0.1, radius=radius), optax.sgd(0.0), steps=steps, batch_size=1,
+            init_batch_size=1, record_every=1, record=["value"],
+        )  # fmt: skip
+
+    first = int(np.argmax(run(None, 300).records["value"] > 10))
+    assert first > 10
+    held, free = run(RunningRadius(), first), run(None, first)
+    np.testing.assert_array_equal(held.records["ball_active"][:first, 0], 0)
+    assert held.carry.lane.state.jac[0].dense().max() == 10
+    assert free.carry.lane.state.jac[0].dense().max() > 1e5
