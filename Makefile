@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test test-slow test-typed lint types bench bench-torch portfolio-table clean
+.PHONY: help demo test test-slow test-typed lint types bench bench-torch portfolio-table rates autotune-table clean
 help:
 	@echo "make demo        solve a portfolio on made-up returns; leaves demo/portfolio.png and a table"
 	@echo "make test        all tests but the slow ones"
@@ -12,6 +12,8 @@ help:
 	@echo "make test-typed  the tests of the mathematics, with annotations checked at run time"
 	@echo "make lint types  style, format and types"
 	@echo "make portfolio-table   every method on real portfolios (NESTAX_DATA), into docs/comparison.md"
+	@echo "make rates             how samples grow with accuracy, into docs/rates.md (hours; --jobs helps)"
+	@echo "make autotune-table    settings found by themselves against a grid, into docs/theory.md"
 	@echo "make bench       the speed tables (bench-torch installs PyTorch for one row of them)"
 
 $(READY): pyproject.toml
@@ -43,6 +45,12 @@ types: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/bench.py
+
+rates: $(READY)
+	$(BIN)/python benchmarks/rates.py
+
+autotune-table: $(READY)
+	$(BIN)/python benchmarks/autotune.py
 
 portfolio-table: $(READY)
 	$(BIN)/python benchmarks/portfolio_methods.py

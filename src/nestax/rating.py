@@ -3,6 +3,9 @@
 A method is run with its published schedule for T steps, T doubling over a factor of 16, all constants of
 the schedule fixed over T. If the error falls like T^(−p), the samples needed for an error ε grow like
 ε^(−1/p); 1/p is what is compared with the claim.
+
+SMVR ties β to the learning rate as its theorem does, β_t = c·η_t², so that every method has one constant
+to choose: the factor of its learning rate.
 """
 
 import dataclasses
@@ -18,31 +21,39 @@ from jaxtyping import Array
 
 from nestax.errors import SettingError, check_count, choose
 from nestax.estimators import ATSCGD, NLASG, SCSC, SMVR
+from nestax.problem import Problem
 from nestax.problems import smooth_chain
 from nestax.problems.smooth_chain import KINDS
+from nestax.staging import regularised
 from nestax.steps import Descent
-from nestax.sweeping import Settings, Sweep, grid, sweep
+from nestax.sweeping import Sweep, grid, sweep
 from nestax.table import Table
 from nestax.tracking import Decay, Schedule
 
 #: Length of the first stage, where stages double.
 FIRST_STAGE = 100
+#: c of β_t = c·η_t². Far below the family's curvature the error is that of the tracked gradient, which
+#: is the part that the theorems bound; the best c for a given T trades it for the way from the start.
+SMVR_C = 0.1
+#: μ·√T of the quadratic term that a convex objective gets.
+CONVEX_MU = 0.1
 #: Records of a run; the error of the non-convex family is the mean over the second half of them.
 RECORDS = 64
 FIRST_TUNING_SEED = 1_000_000
-#: Constants are chosen for runs this many times shorter than the longest: a rate is what happens when
-#: T grows and the constants stay. Chosen for the longest runs they hide it, as every finite T is then a
-#: compromise between the way from the start and the noise.
-TUNED_AT = 256
 RESAMPLES = 400
+#: Constants are chosen for runs this many times shorter than the longest: a rate is what happens when T
+#: grows and the constants stay. Chosen for the runs that are measured they are a compromise between the
+#: way from the start and the noise, and the fit sees the way from the start end.
+TUNED_AT = 256
 
 
 class Contender(NamedTuple):
-    """How a method is run and tuned, and the exponent its authors claim, by family and levels."""
+    """How a method is run, the factors of its learning rate, and the exponent its authors claim."""
 
     build: Callable[[Any], Any]
-    settings: Settings
+    lr: Sequence[float]
     claim: Callable[[str, int], float | None]
+    prepare: Callable[[Problem, int], Problem] = lambda problem, steps: problem
 
 
 class Halving(eqx.Module):
@@ -58,48 +69,40 @@ class Halving(eqx.Module):
 
 
 def smvr(s: Any) -> Any:
-    lr, beta = Schedule(Decay(1 / 3), scale=s.lr), Schedule(Decay(2 / 3), scale=s.beta)
-    return SMVR(beta), Descent(lr)
+    beta = Schedule(Decay(2 / 3), scale=SMVR_C * s.lr**2)
+    return SMVR(beta), Descent(Schedule(Decay(1 / 3), scale=s.lr))
 
 
 def staged_smvr(s: Any) -> Any:
-    lr, beta = Schedule(Halving(0.5, 0), scale=s.lr), Schedule(Halving(1.0, 1), scale=s.beta)
-    return SMVR(beta), Descent(lr)
+    beta = Schedule(Halving(1.0, 1), scale=SMVR_C * s.lr**2)
+    return SMVR(beta), Descent(Schedule(Halving(0.5, 0), scale=s.lr))
 
 
-def scsc(s: Any) -> Any:
-    beta = Schedule(lambda count, steps: jnp.minimum(steps**-0.5, 1 / s.beta), scale=s.beta)
-    return SCSC(beta, lr=s.lr)
+def only(family: str, exponent: Callable[[int], float]) -> Callable[[str, int], float | None]:
+    return lambda given, levels: exponent(levels) if given == family else None
 
 
-WIDE = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+SMVR_LR = (0.5, 1.0, 2.0)
+WIDE = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 CONTENDERS = {
     "SMVR": Contender(
-        smvr,
-        grid(lr=WIDE[:7], beta=(0.003, 0.01, 0.03, 0.1, 0.3, 1.0)),
+        smvr, SMVR_LR,
         lambda family, levels: {"nonconvex": 3.0, "strongly convex": 1.5, "PL": 1.5}.get(family),
     ),
     "SMVR in stages": Contender(
-        staged_smvr,
-        grid(lr=WIDE[:7], beta=(0.003, 0.01, 0.03, 0.1, 0.3, 1.0)),
-        lambda family, levels: {"strongly convex": 1.0, "PL": 1.0, "convex": 2.0}.get(family),
+        staged_smvr, SMVR_LR,
+        lambda family, levels: {"strongly convex": 1.0, "PL": 1.0}.get(family),
     ),
-    "SCSC": Contender(
-        scsc,
-        grid(lr=WIDE, beta=(1.0, 3.0, 10.0, 30.0)),
-        lambda family, levels: 4.0 if family == "nonconvex" else None,
+    "SMVR in stages, regularised": Contender(
+        staged_smvr, SMVR_LR, only("convex", lambda levels: 2.0),
+        lambda problem, steps: regularised(problem, CONVEX_MU * steps**-0.5),
     ),
-    "NLASG": Contender(
-        lambda s: NLASG(lr=s.lr),
-        grid(lr=WIDE),
-        lambda family, levels: 4.0 if family == "nonconvex" else None,
-    ),
+    "SCSC": Contender(lambda s: SCSC(lr=s.lr), WIDE, only("nonconvex", lambda levels: 4.0)),
+    "NLASG": Contender(lambda s: NLASG(lr=s.lr), WIDE, only("nonconvex", lambda levels: 4.0)),
     "ATSCGD": Contender(
-        lambda s: ATSCGD(lr=s.lr),
-        grid(lr=WIDE),
-        lambda family, levels: (7 + levels) / 2 if family == "nonconvex" else None,
+        lambda s: ATSCGD(lr=s.lr), WIDE, only("nonconvex", lambda levels: (7 + levels) / 2)
     ),
-}
+}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,15 +141,16 @@ def rates(
 ) -> Rates:
     """Measures how samples grow with accuracy, per method and number of levels, at batch size 1.
 
-    The constants of each schedule are chosen on a grid for short runs, with seeds of their own, and then
-    fixed; the least mean plus one deviation wins, so that luck does not. Errors are means over seeds: of
-    ‖∇F‖ over the second half of the run for the non-convex family (a random iterate, without the way
-    from the start), of F − F* at its end for the others. The exponent is fitted by least squares over
-    five lengths; its interval comes from resampling the seeds.
+    The factor of each learning rate is chosen on a grid for short runs, with seeds of their own, and
+    then fixed; the least mean plus one deviation wins, so that luck does not. Errors are means over
+    seeds: of ‖∇F‖ over the second half of the run for the non-convex family (a random iterate, without
+    the way from the start), of F − F* over the last sixteenth for the others. The exponent is fitted by
+    least squares over five lengths; its interval comes from resampling the seeds.
 
     Args:
         family: "nonconvex", "convex", "strongly convex" or "PL"; see ``nx.problems.smooth_chain``.
-        methods: names from "SMVR", "SMVR in stages", "SCSC", "NLASG", "ATSCGD".
+        methods: names from "SMVR", "SMVR in stages", "SMVR in stages, regularised", "SCSC", "NLASG",
+            "ATSCGD".
         levels: numbers of levels.
         longest: steps of the longest run; the shortest is a sixteenth of it.
         seeds, tune_seeds: how many.
@@ -165,22 +169,21 @@ def rates(
         for name in methods:
             contender = CONTENDERS[name]
             tuning = [FIRST_TUNING_SEED + k for k in range(tune_seeds)]
-            tried = _run(problem, contender, contender.settings, tuning, longest // TUNED_AT)
-            errors = _errors(tried, family)
-            with np.errstate(invalid="ignore", over="ignore"):
-                best = int(np.nanargmin(errors.mean(axis=1) + errors.std(axis=1)))
-            chosen = {key: column[best : best + 1] for key, column in contender.settings.items()}
-            runs = [_run(problem, contender, chosen, range(seeds), steps) for steps in lengths]
-            errors = np.stack([_errors(run, family)[0] for run in runs])
-            samples = np.asarray([run.records["samples"][-1] for run in runs])
+            tried = _errors(problem, contender, contender.lr, tuning, longest // TUNED_AT)[1]
+            with np.errstate(invalid="ignore"):
+                best = int(np.nanargmin(tried.mean(axis=1) + tried.std(axis=1)))
+            lr = contender.lr[best]
+            runs = [_errors(problem, contender, [lr], range(seeds), steps) for steps in lengths]
+            samples = np.asarray([count for count, _ in runs])
+            errors = np.stack([error[0] for _, error in runs])
             exponent, low, high = fit(samples, errors)
-            settings = ", ".join(f"{key} {column[0]:g}" for key, column in chosen.items())
             claim = contender.claim(family, K)
-            rows.append([K, name, exponent, low, high, "–" if claim is None else claim, settings])
+            rows.append([K, name, exponent, low, high, "–" if claim is None else claim, lr])
             for steps, count, each in zip(lengths, samples, errors, strict=True):
                 spread = float(each.std(ddof=1) / len(each) ** 0.5) if len(each) > 1 else 0.0
                 points.append([K, name, steps, int(count), float(each.mean()), spread])
-    columns = ["levels", "method", "exponent", "low", "high", "claimed", "settings"]
+            jax.clear_caches()  # programs of other lengths and methods are not used again
+    columns = ["levels", "method", "exponent", "low", "high", "claimed", "lr"]
     named = ["levels", "method", "steps", "samples", "error", "standard error"]
     return Rates(family, Table(columns, rows), Table(named, points))
 
@@ -196,18 +199,17 @@ def fit(samples: np.ndarray, errors: np.ndarray) -> tuple[float, float, float]:
     return inverse(slope(errors.mean(axis=1))), inverse(high), inverse(low)
 
 
-def _run(problem: Any, contender: Contender, settings: Settings, seeds: Any, steps: int) -> Sweep:
-    column = "grad_norm" if problem.exact.outer.kind == "nonconvex" else "gap"
-    return sweep(
-        problem, contender.build, settings=settings, seeds=list(seeds), steps=steps, batch_size=1,
+def _errors(
+    problem: Problem, contender: Contender, lr: Sequence[float], seeds: Any, steps: int
+) -> tuple[int, np.ndarray]:
+    """Samples of a run, and errors: learning rates × seeds."""
+    nonconvex = problem.exact.outer.kind == "nonconvex"
+    given = contender.prepare(problem, steps)
+    column = "grad_norm" if nonconvex else "objective" if given is not problem else "gap"
+    run: Sweep = sweep(
+        given, contender.build, settings=grid(lr=lr), seeds=list(seeds), steps=steps, batch_size=1,
         record_every=steps // RECORDS, record=[column], progress=False,
     )  # fmt: skip
-
-
-def _errors(run: Sweep, family: str) -> np.ndarray:
-    """Settings × seeds."""
-    if family == "nonconvex":
-        error = run.records["grad_norm"][:, :, -RECORDS // 2 :].mean(axis=2)
-    else:
-        error = run.records["gap"][:, :, -RECORDS // 16 :].mean(axis=2)
-    return np.where(run.finite & np.isfinite(error), error, np.inf)
+    kept = RECORDS // 2 if nonconvex else RECORDS // 16
+    error = run.records[column][:, :, -kept:].mean(axis=2)  # F* = 0: an objective is a gap
+    return run.records["samples"][-1], np.where(run.finite & np.isfinite(error), error, np.inf)

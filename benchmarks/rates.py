@@ -1,0 +1,87 @@
+"""The exponents of docs/rates.md: every family, every number of levels, every method.
+
+``python benchmarks/rates.py`` measures what benchmarks/results/rates.json does not hold yet and writes
+the page and its figures; delete the file to start afresh. Families and numbers of levels are
+independent, so ``--jobs N`` runs N of them side by side, each in a process of its own.
+"""
+
+import argparse
+import json
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+
+import jax
+
+import nestax as nx
+from nestax.rating import Rates
+from nestax.table import Table
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results" / "rates.json"
+DOCS = HERE.parent / "docs"
+STAGED = ["SMVR", "SMVR in stages"]
+#: What is measured: seeds, numbers of levels, methods. Gaps spread more than gradients do.
+CELLS = {
+    "nonconvex": (32, (6, 5, 4, 3, 2, 1), ["SMVR", "SCSC", "NLASG", "ATSCGD"]),
+    "PL": (96, (6, 3, 2, 1), STAGED),
+    "strongly convex": (96, (6, 3, 2, 1), STAGED),
+    "convex": (32, (6, 3, 2, 1), [*STAGED, "SMVR in stages, regularised"]),
+}
+LONGEST = 2**18
+
+
+def measure(family: str, levels: int) -> dict:
+    jax.config.update("jax_enable_x64", True)
+    seeds, _, methods = CELLS[family]
+    result = nx.rates(family, methods, [levels], longest=LONGEST, seeds=seeds)
+    return {"exponents": result.table.rows, "points": result.points.rows}
+
+
+def compute(results: Path, jobs: int) -> dict:
+    cells = json.loads(results.read_text()) if results.exists() else {}
+    todo = [(f, k) for f, (_, levels, _) in CELLS.items() for k in levels if f"{f}, {k}" not in cells]
+    # Started afresh: a forked process inherits threads of JAX that it cannot use.
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
+        running = {
+            pool.submit(measure, family, levels): f"{family}, {levels}" for family, levels in todo
+        }
+        for done in as_completed(running):
+            cells[running[done]] = done.result()
+            results.write_text(json.dumps(cells, indent=1))
+            print(running[done], flush=True)
+    return cells
+
+
+def gather(cells: dict, family: str) -> Rates:
+    """One result from those of single numbers of levels."""
+    rows = {
+        kind: [row for k in sorted(CELLS[family][1]) for row in cells[f"{family}, {k}"][kind]]
+        for kind in ("exponents", "points")
+    }
+    columns = ["levels", "method", "exponent", "low", "high", "claimed", "lr"]
+    named = ["levels", "method", "steps", "samples", "error", "standard error"]
+    return Rates(family, Table(columns, rows["exponents"]), Table(named, rows["points"]))
+
+
+def write_page(cells: dict) -> None:
+    page = DOCS / "rates.md"
+    text = page.read_text()
+    for family in CELLS:
+        result, name = gather(cells, family), family.replace(" ", "-")
+        result.plot(DOCS / "images" / f"rates-{name}.png")
+        result.points.to_csv(HERE / "results" / f"rates-{name}.csv")
+        begin, end = f"<!-- {family}: begin -->", f"<!-- {family}: end -->"
+        before, rest = text.split(begin)
+        text = f"{before}{begin}\n{result.table.to_markdown()}\n{end}{rest.split(end)[1]}"
+    page.write_text(text)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    given = parser.parse_args()
+    measured = compute(given.results, given.jobs)
+    if given.results == RESULTS:
+        write_page(measured)
