@@ -41,7 +41,7 @@ def test_a_changed_input_is_not_taken_for_an_untouched_one():
 
 def test_identity_blocks_cost_no_memory():
     problem = nx.problems.mean_deviation(nx.datasets.synthetic_returns(50, 30))
-    result = nx.minimize(problem, nx.SMVR(), optax.sgd(0.01), steps=1, record=["value"])
+    result = nx.minimize(problem, nx.SMVR(0.1), optax.sgd(0.01), steps=1, record=["value"])
     first = result.carry.lane.state.jac[0]
     assert sum(x.size for x in jax.tree.leaves(first)) == 30
     assert first.dense().shape == (31, 30)

@@ -6,6 +6,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PyTree
 
 from nestax import trees
+from nestax.projections import like_entries
 
 
 def simplex(v: PyTree, total: float | Array = 1.0) -> PyTree:
@@ -35,3 +36,15 @@ def box(v: PyTree, lower: PyTree, upper: PyTree) -> PyTree:
         else jax.tree.map(lambda x: jnp.full_like(x, bound), v)
     )
     return jax.tree.map(lambda x, a, b: jnp.where(x > 0, a, b), v, like(lower), like(upper))
+
+
+def budget(v: PyTree, lower: PyTree, upper: PyTree, total: float | Array = 1.0) -> PyTree:
+    """{lower ≤ x ≤ upper, Σx = total}: what the lower bounds leave goes to the smallest entries of v,
+    each filled up to its upper bound; the bounds are numbers or trees like v."""
+    flat, unravel = ravel_pytree(v)
+    lower = like_entries(lower, flat)
+    room = like_entries(upper, flat) - lower
+    order = jnp.argsort(flat)
+    taken = jnp.cumsum(room[order]) - room[order]
+    rest = total - jnp.sum(lower)
+    return unravel(lower.at[order].add(jnp.clip(rest - taken, 0, room[order])))

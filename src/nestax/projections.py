@@ -1,4 +1,4 @@
-"""Projections onto feasible sets of w: Optax's, and a simplex projection that needs no sorting."""
+"""Projections onto feasible sets of w: Optax's, and two sets of given sum that need no sorting."""
 
 from typing import Any
 
@@ -71,3 +71,34 @@ def _shrink_support(w: Array, total: Array) -> Array:
 def _shifted(w: Array, on: Array, total: Array) -> Array:
     theta = (jnp.sum(jnp.where(on, w, 0)) - total) / jnp.sum(on)
     return jnp.maximum(w - theta, 0)
+
+
+def budget(w: PyTree, lower: PyTree, upper: PyTree, total: float | Array = 1.0) -> PyTree:
+    """Euclidean projection onto {lower ≤ w ≤ upper, Σw = total}, all leaves taken as one vector.
+
+    The bounds are finite numbers or trees like w, with Σlower ≤ total ≤ Σupper. The answer clips w − θ
+    to the bounds, and its sum falls as θ grows. Halving an interval tells which entries lie strictly
+    between their bounds; θ then follows from those without a rounding error of its own.
+    """
+    flat, unravel = ravel_pytree(w)
+    lower, upper = like_entries(lower, flat), like_entries(upper, flat)
+
+    def halve(_: int, interval: tuple[Array, Array]) -> tuple[Array, Array]:
+        low, high = interval
+        middle = (low + high) / 2
+        too_much = jnp.sum(jnp.clip(flat - middle, lower, upper)) >= total
+        return jnp.where(too_much, middle, low), jnp.where(too_much, high, middle)
+
+    ends = jnp.min(flat - upper), jnp.max(flat - lower)
+    halvings = jnp.finfo(flat.dtype).nmant + 8
+    low, high = jax.lax.fori_loop(0, halvings, halve, ends)
+    clipped = jnp.clip(flat - (low + high) / 2, lower, upper)
+    between = (clipped > lower) & (clipped < upper)
+    excess = jnp.sum(jnp.where(between, flat, clipped)) - total
+    theta = excess / jnp.maximum(jnp.sum(between), 1)
+    return unravel(jnp.where(between, jnp.clip(flat - theta, lower, upper), clipped))
+
+
+def like_entries(bound: PyTree, flat: Array) -> Array:
+    """A bound for every entry of a flat vector, from a tree of as many or from one number for all."""
+    return jnp.broadcast_to(ravel_pytree(bound)[0].astype(flat.dtype), flat.shape)
