@@ -1,8 +1,8 @@
 """What ``minimize(problem, samples=3·S)`` reaches by itself, against the best of 21 settings.
 
 The 21 settings (seven learning rates, three forgetting rates) get S samples each, all of them together
-seven times as many as ``minimize``; what ``minimize`` spends on finding its settings is part of its 3·S. Writes
-benchmarks/results/autotune.csv and the table of docs/theory.md.
+seven times as many as ``minimize``; what that spends on finding its settings is part of its 3·S.
+Writes benchmarks/results/autotune.csv and the table of docs/theory.md.
 """
 
 import os

@@ -64,3 +64,30 @@ def test_the_suggested_batch_grows_with_the_noise():
     assert sizes[0] == 1 < sizes[1] < sizes[2]
     # tr Cov = 3·(0.3·scale)²·4 over ‖∇F‖² = 12
     np.testing.assert_allclose(np.log2(sizes[1]), np.log2(9.0), atol=1.0)
+
+
+def logarithm(project=None, between=()):
+    """A mean with a standard deviation of 1.5 times its size, and its logarithm."""
+    return nx.Problem(
+        [
+            nx.Level(lambda w, r: w * jnp.exp(r), 1.1 * (4 * ROWS - 4), project=project, name="mean"),
+            *between,
+            nx.Level(lambda u: jnp.sum(jnp.log(u)), name="log"),
+        ],
+        jnp.ones(3),
+    )
+
+
+def test_a_level_that_noise_carries_out_of_its_domain_is_named():
+    report = nx.check(logarithm())
+    assert report.levels[0].noise > 1
+    assert report.ok  # every draw is fine, a tracked value may not be
+    sentence = "level 'log': not finite where its input is off by the noise of one draw"
+    assert report.advice[0].startswith(sentence)
+    assert "give level 'mean' a project=" in report.advice[0]
+    assert str(report).splitlines()[-1] == f"? {report.advice[0]}"
+    assert nx.check(logarithm(lambda u: jnp.maximum(u, 0.01))).advice == ()
+    # log 0 is not finite; and a level without noise hands the noise on.
+    assert nx.check(logarithm(lambda u: jnp.maximum(u, 0.0))).advice
+    doubled = nx.check(logarithm(between=[nx.Level(lambda u: 2 * u, name="double")]))
+    assert "give level 'double' a project=" in doubled.advice[0]

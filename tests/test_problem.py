@@ -35,6 +35,9 @@ def test_describe_prints_the_chain():
         "  noise        sampler        float64[]",
         "  square       deterministic  float64[]",
     ]
+    terms = {"prox": nx.Prox.l1(0.1), "penalty": lambda w: w["x"] @ w["x"]}
+    extra = nx.Problem(problem.levels, problem.w0, **terms)
+    assert extra.describe() == f"{problem.describe()}\n  with prox, penalty"
 
 
 @pytest.mark.parametrize(
@@ -59,6 +62,18 @@ def test_describe_prints_the_chain():
         ),
         (lambda: nx.Problem([outer()], jnp.ones(3)), "nothing to sample"),
         (lambda: nx.Problem([level(), level(), outer()], jnp.ones(3)), "level names must differ"),
+        (
+            lambda: nx.Problem([level(), outer()], jnp.ones(3), linear_oracle=jnp.argmin),
+            r"linear_oracle must return weights like w0, float64\[3\]; it returns int64\[\]",
+        ),
+        (
+            lambda: nx.Problem([level(), outer()], jnp.ones(3), project=lambda w: w[:2]),
+            r"project must return weights like w0, float64\[3\]; it returns float64\[2\]",
+        ),
+        (
+            lambda: nx.Problem([level(), outer()], jnp.ones(3), prox=nx.Prox(jnp.sum, lambda w: w)),
+            r"prox cannot take weights of shape float64\[3\]: .* 1 positional argument",
+        ),
         (lambda: level(data=np.zeros((0, 3))), "data is empty"),
         (lambda: level(data={}), "holds no array"),
         (lambda: level(data=1.0), "one row per draw"),
@@ -174,7 +189,7 @@ def sampled():
 
 
 def test_a_sampler_has_no_exact_record():
-    assert set(nx.minimize(sampled(), nx.SMVR(), optax.sgd(0.1), steps=2).records) == {
+    assert set(nx.minimize(sampled(), nx.SMVR(0.1), optax.sgd(0.1), steps=2).records) == {
         "step", "samples", "value_calls", "derivative_calls", "value",
     }  # fmt: skip
     with pytest.raises(nx.SettingError, match=r"exact_value needs the population.*Sampler has none"):
@@ -237,3 +252,11 @@ def test_jacobians_push_and_pull_like_their_matrix():
     np.testing.assert_allclose(jac.square(), (matrix**2).sum(), rtol=1e-13)
     np.testing.assert_allclose(jac.scalable().dense(), matrix, rtol=0)
     np.testing.assert_allclose(jac.filled(jac.dense()).dense(), matrix, rtol=0)
+
+
+def test_other_arguments_mean_another_closed_form():
+    rows = nx.datasets.synthetic_returns(200, 4)
+    changed = nx.problems.mean_deviation(rows, optimum=0.1).with_args(utility=(0.9, 1e-8))
+    built = nx.problems.mean_deviation(rows, risk=0.9)
+    np.testing.assert_allclose(changed.value(changed.w0), built.value(built.w0), rtol=1e-12)
+    assert changed.optimum is None

@@ -33,6 +33,16 @@ def test_every_method_is_in_the_table_and_at_top_level():
     assert len(names) >= 31
 
 
+def test_one_method_is_a_column_of_the_table():
+    everything, one = nx.methods(), nx.methods("nested-spider")
+    assert (one.columns, len(one)) == (["name", "NestedSPIDER"], len(everything.columns) - 1)
+    row = everything.rows[everything.column("name").index("NestedSPIDER")]
+    assert one.column("NestedSPIDER") == row[1:]
+    assert str(nx.methods(nx.NestedSPIDER)) == str(one)
+    with pytest.raises(nx.SettingError, match="did you mean 'SMVR'"):
+        nx.methods("SMRV")
+
+
 @pytest.mark.parametrize("name", classes())
 def test_every_published_method_has_its_reference(name, capsys):
     about = classes()[name].about

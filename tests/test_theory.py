@@ -30,6 +30,13 @@ table = pytest.mark.parametrize("k", TABLE, ids=range(len(TABLE)))
 refuses = lambda sentence: pytest.raises(nx.SettingError, match=sentence)
 
 
+def test_the_module_lists_what_it_offers_and_nothing_else():
+    own = {
+        name for name, part in vars(theory).items() if getattr(part, "__module__", "") == theory.__name__
+    }
+    assert set(dir(theory)) == {name for name in own if not name.startswith("_")}
+
+
 # Constants
 
 
@@ -113,6 +120,7 @@ def test_mean_squared_constants_default_to_the_plain_ones():
         ({"sigma_f": -0.1}, r"sigma_f must be at least 0 and finite; got -0\.1"),
         ({"sigma_J": math.nan}, "sigma_J must be at least 0 and finite; got nan"),
         ({"mean_L_f": 0.9}, r"mean_L_f must be finite and at least L_f = 1, .* Jensen.*; got 0\.9"),
+        ({"L_J": "one"}, "L_J must be one number, at least 0 and finite; got 'one'"),
         ({"mean_L_J": 0.5}, r"mean_L_J must be finite and at least L_J = 1, .* Jensen.*; got 0\.5"),
     ],
 )
@@ -316,6 +324,9 @@ def test_halving():
         ((10, 0.0, 0.1, 2), "lr must be positive; got 0.0"),
         ((10, 0.1, 1.1, 2), r"beta must be in \(0, 1\]; got 1.1"),
         ((10, 0.1, 0.1, 0), "stages must be a whole number of at least 1; got 0"),
+        ((10, "fast", 0.1, 2), "lr must be one number, positive; got 'fast'"),
+        ((10, 0.1, None, 2), r"beta must be one number, in \(0, 1\]; got None"),
+        ((10, [0.1, 0.2], 0.1, 2), "lr must be one number"),
     ]:
         with refuses(sentence):
             theory.halving(*settings)
@@ -416,6 +427,14 @@ def test_three_levels_with_all_constants_one():
     convex = theory.samples_needed(ONES, 0.1, gap=1.0, criterion="convex", D=1.0)
     assert 3.5e13 < convex.steps < 3.6e13
     assert 1.0e14 < convex.samples < 1.1e14
+
+
+def test_numbers_in_single_precision_do_not_overflow():
+    k = Constants(3, *(np.float32([6.5, 10.5, 5.0, 16.0, 16.0, 27.0])))
+    assert k == Constants(3, 6.5, 10.5, 5.0, 16.0, 16.0, 27.0)
+    needed = theory.samples_needed(k, 0.5, gap=1.0)
+    assert theory.samples_needed(k, np.float32(0.5), gap=np.float32(1.0)) == needed
+    assert needed.steps > 1e38
 
 
 def test_samples_of_stages_leave_out_their_starts():

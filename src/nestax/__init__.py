@@ -13,12 +13,14 @@ if TYPE_CHECKING:
     from nestax import linear_oracles as linear_oracles
     from nestax import problems as problems
     from nestax import projections as projections
+    from nestax import sklearn as sklearn
     from nestax import steps as steps
     from nestax import testing as testing
     from nestax import theory as theory
     from nestax.checking import check as check
     from nestax.comparing import Comparison as Comparison
     from nestax.comparing import compare as compare
+    from nestax.constants import estimate_constants as estimate_constants
     from nestax.errors import ProblemError as ProblemError
     from nestax.errors import SettingError as SettingError
     from nestax.estimator import AbstractEstimator as AbstractEstimator
@@ -49,7 +51,9 @@ if TYPE_CHECKING:
     from nestax.theory import halving as halving
     from nestax.tuning import autotune as autotune
 
-_MODULES = ("datasets", "linear_oracles", "problems", "projections", "steps", "testing", "theory")
+_MODULES = (
+    "datasets", "linear_oracles", "problems", "projections", "sklearn", "steps", "testing", "theory",
+)  # fmt: skip
 # No module may have the name of a function here: importing it would take the name.
 _HOMES = {
     "check": "checking", "compare": "comparing", "Comparison": "comparing", "cite": "registry",
@@ -60,7 +64,7 @@ _HOMES = {
     "Status": "result", "load": "result", "Groups": "source", "Population": "source",
     "Sampler": "source", "grid": "sweeping", "sweep": "sweeping", "regularised": "staging",
     "solve_stages": "staging", "Stage": "theory", "halving": "theory", "rates": "rating",
-    "autotune": "tuning",
+    "autotune": "tuning", "estimate_constants": "constants",
 }  # fmt: skip
 
 

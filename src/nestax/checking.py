@@ -45,12 +45,15 @@ class Report:
     batch_size: where the noise of a plain gradient is as large as the gradient itself, to the next
         power of two and at most 1,024. Methods with memory do well with less, plain ones need more.
     problems: sentences about what is wrong; empty if nothing is.
+    advice: sentences about levels that noise may carry out of their domain; a run may go well all the
+        same.
     """
 
     levels: tuple[LevelCheck, ...]
     exact_error: float | None
     batch_size: int
     problems: tuple[str, ...]
+    advice: tuple[str, ...]
 
     @property
     def ok(self) -> bool:
@@ -68,7 +71,7 @@ class Report:
         if self.exact_error is not None:
             lines.append(f"closed form against the population: {self.exact_error:.1e}")
         lines += [f"! {sentence}" for sentence in self.problems] or ["no problem found"]
-        return "\n".join(lines)
+        return "\n".join([*lines, *(f"? {sentence}" for sentence in self.advice)])
 
 
 def check(problem: Problem, *, w: PyTree = None, draws: int = 512, seed: int = 0) -> Report:
@@ -84,10 +87,20 @@ def check(problem: Problem, *, w: PyTree = None, draws: int = 512, seed: int = 0
     key = jax.random.key(seed)
     w = problem.start(key) if w is None else w
     batches = draw_batches(problem, ("value",), key, 0, (draws,) * len(problem.levels))
-    findings, sentences, x = [], [], w
+    findings, sentences, advice, x = [], [], [], w
+    around, before = None, ""
     epsilon = float(jnp.finfo(problem.dtype).eps)
     for i, (level, batch) in enumerate(zip(problem.levels, batches, strict=True)):
-        found, value = eqx.filter_jit(_look)(level, x, batch["value"], jax.random.fold_in(key, i))
+        own = jax.random.fold_in(key, i)
+        if around is not None and not eqx.filter_jit(_defined)(level, around, batch["value"]):
+            advice.append(
+                f"level {level.name!r}: not finite where its input is off by the noise of one draw, as "
+                f"a tracked value can be; give level {before!r} a project= into its domain."
+            )
+            around = None
+        found, value, deviation = eqx.filter_jit(_look)(level, x, batch["value"], own)
+        around = eqx.filter_jit(_around)(level, value, deviation, around, batch["value"], own)
+        before = level.name
         one = LevelCheck(level.name, **{k: float(v) for k, v in found.items()})
         findings.append(one)
         if not one.gradient_error < 10 * epsilon ** (1 / 3):
@@ -108,11 +121,12 @@ def check(problem: Problem, *, w: PyTree = None, draws: int = 512, seed: int = 0
             sentences.append(f"exact= differs from the population by {exact_error:.1e}, relative to it.")
     scale = float(eqx.filter_jit(_noise_scale)(problem, w, batches))
     batch_size = 2 ** math.ceil(math.log2(min(max(scale, 1.0), 1024.0))) if scale == scale else 1
-    return Report(tuple(findings), exact_error, batch_size, tuple(sentences))
+    return Report(tuple(findings), exact_error, batch_size, tuple(sentences), tuple(advice))
 
 
-def _look(level: Level, x: PyTree, batch: Any, key: Array) -> tuple[dict[str, Array], PyTree]:
-    value = level.value(x, batch)
+def _look(level: Level, x: PyTree, batch: Any, key: Array) -> tuple[dict[str, Array], PyTree, Any]:
+    """What is found, the mean value, and the standard deviation of each of its entries, if measured."""
+    value, deviation = level.value(x, batch), None
     flat, unravel = ravel_pytree(x)
     direction = jax.random.normal(key, flat.shape, flat.dtype)
     direction = direction / jnp.linalg.norm(direction)
@@ -136,9 +150,36 @@ def _look(level: Level, x: PyTree, batch: Any, key: Array) -> tuple[dict[str, Ar
             (jnp.zeros((), flat.dtype),),
             (jnp.ones((), flat.dtype),),
         )[1]
-        found["noise"] = _spread(jax.vmap(one)(jnp.arange(batch.size)))
+        values = jax.vmap(one)(jnp.arange(batch.size))
+        found["noise"], deviation = _spread(values), jnp.std(values, axis=0)
         found["jac_noise"] = _spread(jax.vmap(push)(jnp.arange(batch.size)))
-    return found, value
+    return found, value, deviation
+
+
+def _around(
+    level: Level, value: PyTree, deviation: Array | None, around: PyTree, batch: Any, key: Array
+) -> PyTree:
+    """Values of the level near its mean: each entry a standard deviation of one draw above or below.
+
+    A level without noise of its own hands on what is around its input, None where that is exact.
+    """
+    if deviation is None:
+        move = jax.vmap(lambda x: level.project(level.value(x, batch)))
+        return None if around is None else move(around)
+    flat, unravel = ravel_pytree(value)
+    ends = jnp.asarray([[-1.0], [1.0]], flat.dtype) * jnp.ones_like(flat)
+    signs = jnp.concatenate([ends, jax.random.rademacher(key, (6, flat.size), flat.dtype)])
+    return jax.vmap(lambda sign: level.project(unravel(flat + sign * deviation)))(signs)
+
+
+def _defined(level: Level, around: PyTree, batch: Any) -> Array:
+    """Whether the level and its derivative are finite at all these inputs."""
+
+    def one(x: PyTree) -> Array:
+        value, pull = level.value_and_pull(x, batch)
+        return trees.all_finite((value, pull(jax.tree.map(jnp.ones_like, value))))
+
+    return jnp.all(jax.vmap(one)(around))
 
 
 def _spread(rows: Array) -> Array:

@@ -27,7 +27,8 @@ TAIL = 0.2
 class Comparison:
     """Result of ``compare``.
 
-    table: one row per method: chosen setting, steps, samples, result at the end of the run.
+    table: one row per method: chosen setting, steps, samples, result at the end of the run. It also has
+        ``to_markdown``, ``to_csv`` and ``to_frame``.
     runs: for every method the ``Sweep`` over the reported seeds, at its chosen setting.
     tuning: for every method the ``Sweep`` over the whole grid, on other seeds.
     refused: why a method does not apply, by name.

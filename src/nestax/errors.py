@@ -26,7 +26,11 @@ def check_setting(name: str, value: Any, allowed: str, test: Callable[[Any], Any
     """
     if value is None or callable(value) or is_traced(value):
         return
-    if not np.all(test(np.asarray(value))):
+    try:
+        fine = bool(np.all(test(np.asarray(value))))
+    except TypeError:  # not a number at all
+        fine = False
+    if not fine:
         raise SettingError(f"{name} must be {allowed}; got {value}.")
 
 

@@ -112,6 +112,10 @@ class Problem(eqx.Module):
             )
         self.feasible, self.penalty, self.exact = project, penalty, exact
         self.linear_oracle, self.prox = linear_oracle, trees.cast(prox, dtype)
+        _check_weights("project", project, shape)
+        _check_weights("linear_oracle", linear_oracle, shape)
+        if prox is not None:
+            _check_weights("prox", lambda w: self.proximal(w, jnp.ones((), dtype)), shape)
         self.optimum = None if optimum is None else jnp.asarray(optimum, dtype)
         self.metrics = dict(metrics or {})
 
@@ -132,10 +136,17 @@ class Problem(eqx.Module):
         return all(level.source is None or level.source.size for level in self.levels)
 
     def describe(self) -> str:
-        """The chain of shapes, one line a level."""
+        """The chain of shapes, one line a level, and what else belongs to the problem."""
         lines = [_line("w", None, self.shape)]
         lines += [_line(level.name, level, level.shape.outputs) for level in self.levels]
-        return "\n".join(lines)
+        others = {
+            "project": self.feasible,
+            "linear_oracle": self.linear_oracle,
+            "prox": self.prox,
+            "penalty": self.penalty,
+        }
+        given = [name for name, part in others.items() if part is not None]
+        return "\n".join([*lines, f"  with {', '.join(given)}"] if given else lines)
 
     def __repr__(self) -> str:
         return f"Problem\n{self.describe()}"
@@ -153,9 +164,15 @@ class Problem(eqx.Module):
     # Copies with other numbers or other data
 
     def with_args(self, **args: tuple[Any, ...]) -> "Problem":
-        """A copy in which the named levels have other ``args``; shapes must stay the same."""
+        """A copy in which the named levels have other ``args``; shapes must stay the same.
+
+        Closed form and optimum belong to the old ones: the copy has neither, and its exact values come
+        from passes over the population.
+        """
         cast = lambda values: trees.cast(tuple(map(jnp.asarray, values)), self.dtype)
-        return self._with_levels(args, lambda level, new: level.replace(args=cast(new)))
+        changed = self._with_levels(args, lambda level, new: level.replace(args=cast(new)))
+        known = lambda problem: (problem.exact, problem.optimum)
+        return eqx.tree_at(known, changed, (None, None), is_leaf=lambda x: x is None)
 
     def with_data(self, **data: Any) -> "Problem":
         """A copy in which the named levels draw from other data, for example held-out rows."""
@@ -257,6 +274,19 @@ def _named(levels: Sequence[Level]) -> list[Level]:
             "or minimise the function with Optax alone."
         )
     return named
+
+
+def _check_weights(name: str, fn: Callable[[PyTree], PyTree] | None, shape: Shapes) -> None:
+    """Refuses a map of the weights that does not return weights."""
+    if fn is None:
+        return
+    try:
+        returned = shapes_of(jax.eval_shape(fn, shape.structs()))
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+        raise ProblemError(f"{name} cannot take weights of shape {shape}: {reason}") from None
+    if returned != shape:
+        raise ProblemError(f"{name} must return weights like w0, {shape}; it returns {returned}.")
 
 
 def _as_weights(x: Any) -> Array:

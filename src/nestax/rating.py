@@ -142,10 +142,11 @@ def rates(
     """Measures how samples grow with accuracy, per method and number of levels, at batch size 1.
 
     The factor of each learning rate is chosen on a grid for short runs, with seeds of their own, and
-    then fixed; the least mean plus one deviation wins, so that luck does not. Errors are means over
-    seeds: of ‖∇F‖ over the second half of the run for the non-convex family (a random iterate, without
-    the way from the start), of F − F* over the last sixteenth for the others. The exponent is fitted by
-    least squares over five lengths; its interval comes from resampling the seeds.
+    then fixed; the least mean gap F − F* plus one deviation wins, so that neither luck does nor a place
+    far away where the gradient is small. Errors are means over seeds: of ‖∇F‖ over the second half of the
+    run for the non-convex family (a random iterate, without the way from the start), of F − F* over the
+    last sixteenth for the others. The exponent is fitted by least squares over five lengths; its interval
+    comes from resampling the seeds.
 
     Args:
         family: "nonconvex", "convex", "strongly convex" or "PL"; see ``nx.problems.smooth_chain``.
@@ -163,17 +164,18 @@ def rates(
     if check_count("longest", longest) < TUNED_AT * RECORDS:
         raise SettingError(f"longest must be at least {TUNED_AT * RECORDS} steps; got {longest}.")
     lengths = [longest // 2**k for k in (4, 3, 2, 1, 0)]
+    column = "grad_norm" if family == "nonconvex" else "gap"
     rows, points = [], []
     for K in levels:
         problem = smooth_chain(family, K, noise=noise)
         for name in methods:
             contender = CONTENDERS[name]
             tuning = [FIRST_TUNING_SEED + k for k in range(tune_seeds)]
-            tried = _errors(problem, contender, contender.lr, tuning, longest // TUNED_AT)[1]
+            tried = _errors(problem, contender, contender.lr, tuning, longest // TUNED_AT, "gap")[1]
             with np.errstate(invalid="ignore"):
                 best = int(np.nanargmin(tried.mean(axis=1) + tried.std(axis=1)))
             lr = contender.lr[best]
-            runs = [_errors(problem, contender, [lr], range(seeds), steps) for steps in lengths]
+            runs = [_errors(problem, contender, [lr], range(seeds), steps, column) for steps in lengths]
             samples = np.asarray([count for count, _ in runs])
             errors = np.stack([error[0] for _, error in runs])
             exponent, low, high = fit(samples, errors)
@@ -200,16 +202,16 @@ def fit(samples: np.ndarray, errors: np.ndarray) -> tuple[float, float, float]:
 
 
 def _errors(
-    problem: Problem, contender: Contender, lr: Sequence[float], seeds: Any, steps: int
+    problem: Problem, contender: Contender, lr: Sequence[float], seeds: Any, steps: int, column: str
 ) -> tuple[int, np.ndarray]:
     """Samples of a run, and errors: learning rates × seeds."""
-    nonconvex = problem.exact.outer.kind == "nonconvex"
     given = contender.prepare(problem, steps)
-    column = "grad_norm" if nonconvex else "objective" if given is not problem else "gap"
+    if given is not problem:
+        column = "objective"  # F without what was added to it; F* = 0, so that this is a gap
     run: Sweep = sweep(
         given, contender.build, settings=grid(lr=lr), seeds=list(seeds), steps=steps, batch_size=1,
         record_every=steps // RECORDS, record=[column], progress=False,
     )  # fmt: skip
-    kept = RECORDS // 2 if nonconvex else RECORDS // 16
-    error = run.records[column][:, :, -kept:].mean(axis=2)  # F* = 0: an objective is a gap
+    kept = RECORDS // 2 if column == "grad_norm" else RECORDS // 16
+    error = run.records[column][:, :, -kept:].mean(axis=2)
     return run.records["samples"][-1], np.where(run.finite & np.isfinite(error), error, np.inf)

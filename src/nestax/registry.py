@@ -45,9 +45,17 @@ def find(name: str) -> type[AbstractEstimator]:
     raise SettingError(f"no method is called {name!r}; {hint}")
 
 
-def methods() -> Table:
-    """All methods: levels, cost, memory, claimed rate, assumptions, reference. Prints as a table."""
-    return Table(list(Row._fields), [list(_row(name, cls)) for name, cls in classes().items()])
+def methods(name: str | type[AbstractEstimator] | None = None) -> Table:
+    """All methods: levels, cost, memory, claimed rate, assumptions, reference. Prints as a table.
+
+    With the name or class of one method, a table of these facts about it, one a row.
+    """
+    if name is None:
+        return Table(list(Row._fields), [list(_row(name, cls)) for name, cls in classes().items()])
+    method = name if isinstance(name, type) else find(name)
+    row = _row(method.__name__, method)
+    facts = [[fact.replace("_", " "), cell] for fact, cell in zip(Row._fields, row, strict=True)]
+    return Table(facts[0], facts[1:])
 
 
 def cite(name: str | type[AbstractEstimator]) -> None:

@@ -25,11 +25,22 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Int
 
-from nestax.errors import SettingError, check_count, check_setting, choose
+from nestax.errors import SettingError, check_count, check_setting, choose, is_traced
+
+__all__ = [
+    "L_3", "Budget", "ConstantSchedule", "Constants", "Schedules", "Stage", "adaptive",
+    "constant_schedule", "halving", "lemma_222", "samples_needed", "theorem_1", "theorem_1_bound",
+    "theorem_3",
+]  # fmt: skip
 
 Count = Int[Array, ""] | int
+
+
+def __dir__() -> list[str]:
+    return __all__
 
 
 @dataclass(frozen=True)
@@ -57,17 +68,18 @@ class Constants:
 
     def __post_init__(self):
         check_count("levels", self.levels)
-        check_setting("L_f", self.L_f, "positive and finite", lambda x: (x > 0) & (x < math.inf))
+        keep = lambda name, value, allowed, test: object.__setattr__(
+            self, name, _check_number(name, value, allowed, test)
+        )
+        keep("L_f", self.L_f, "positive and finite", lambda x: (x > 0) & (x < math.inf))
         for name in ("L_J", "sigma_f", "sigma_J"):
             value = getattr(self, name)
-            check_setting(name, value, "at least 0 and finite", lambda x: (x >= 0) & (x < math.inf))
+            keep(name, value, "at least 0 and finite", lambda x: (x >= 0) & (x < math.inf))
         for name in ("L_f", "L_J"):
             least, given = getattr(self, name), getattr(self, f"mean_{name}")
+            given = least if given is None else given
             allowed = f"finite and at least {name} = {least:g}, which it bounds by Jensen's inequality"
-            check_setting(
-                f"mean_{name}", given, allowed, lambda x, least=least: (x >= least) & (x < math.inf)
-            )
-            object.__setattr__(self, f"mean_{name}", least if given is None else given)
+            keep(f"mean_{name}", given, allowed, lambda x, least=least: (x >= least) & (x < math.inf))
 
     @property
     def smoothness(self) -> float:
@@ -152,11 +164,11 @@ def theorem_1(constants: Constants, *, c: float | None = None, a: float | None =
     Two conditions are checked in any case. η_1 ≤ 1/(2 L_F) is what the descent lemma asks for, and
     β_2 ≤ 1 makes the trackers averages. The paper's own c and a always meet both: β_2 ≤ 1/(2 L_1).
     """
-    check_setting("c", c, "positive", lambda x: x > 0)
-    check_setting("a", a, "at least 2, as the proof of Theorem 1 needs", lambda x: x >= 2)
     L_1, L_F = constants.L_1, constants.smoothness
     c = 10 * L_1**2 if c is None else c
     a = _offset(L_1) if a is None else a
+    c = _check_number("c", c, "positive", lambda x: x > 0)
+    a = _check_number("a", a, "at least 2, as the proof of Theorem 1 needs", lambda x: x >= 2)
     eta_1 = (a + 1) ** (-1 / 3)
     if 2 * L_F * eta_1 > 1:
         raise SettingError(
@@ -181,7 +193,7 @@ def theorem_1_bound(constants: Constants, steps: int, gap: float) -> float:
     so that a bound above that says nothing.
     """
     check_count("steps", steps)
-    _check_gap(gap)
+    gap = _check_gap(gap)
     L_1, a = constants.L_1, _offset(constants.L_1)
     start = constants.levels * (constants.sigma_f**2 + constants.sigma_J**2)
     M = 2 * gap + 2 * start * a ** (1 / 3) / (4 * L_1) + 100 * L_1**4 * math.log(steps + 1)
@@ -227,8 +239,8 @@ def lemma_222(constants: Constants, mu: float, eps: float, gap: float) -> list[S
             the second term of T_s takes over (E12).
         gap: Δ_F ≥ 0.
     """
-    _check_target(eps, gap)
-    check_setting("mu", mu, "positive", lambda x: x > 0)
+    eps, gap = _check_target(eps, gap)
+    mu = _check_number("mu", mu, "positive", lambda x: x > 0)
     if mu < eps:
         raise SettingError(
             f"Theorem 2 needs mu >= eps, and mu = {mu:g} is less than eps = {eps:g}: lower eps to "
@@ -256,8 +268,8 @@ def theorem_3(constants: Constants, eps: float, D: float, gap: float) -> tuple[f
     The regularised objective is (L_F + μ)-smooth. Where the first stage is too long a step for that,
     which needs a large μ, it is refused.
     """
-    _check_target(eps, gap)
-    check_setting("D", D, "positive", lambda x: x > 0)
+    eps, gap = _check_target(eps, gap)
+    D = _check_number("D", D, "positive", lambda x: x > 0)
     mu = eps / D**2
     stages = _stages(constants, mu, eps / 2, gap)
     most = 1 / (2 * stages[0].lr) - constants.smoothness
@@ -284,8 +296,8 @@ def halving(steps: int, lr: float, beta: float, stages: int) -> list[Stage]:
     """
     check_count("steps", steps)
     check_count("stages", stages)
-    check_setting("lr", lr, "positive", lambda x: x > 0)
-    check_setting("beta", beta, "in (0, 1]", lambda x: (x > 0) & (x <= 1))
+    lr = _check_number("lr", lr, "positive", lambda x: x > 0)
+    beta = _check_number("beta", beta, "in (0, 1]", lambda x: (x > 0) & (x <= 1))
     return [Stage(int(steps) * 2**s, lr / 2 ** (s / 2), beta / 2**s) for s in range(stages)]
 
 
@@ -299,7 +311,7 @@ def L_3(constants: Constants, c_l: float, c_u: float) -> float:
     the weights by up to η c_u‖v‖ and pays with η c_l‖v‖²/4, for which the printed term is too small
     once c_u² exceeds (1 + c_l)(1 + 2K + 2Kσ_f²); for c_u ≤ 1 the two agree.
     """
-    _check_bounds(c_l, c_u)
+    c_l, c_u = _check_bounds(c_l, c_u)
     return _largest("L_3", lambda: _terms(constants, c_u, 1 + max(1, c_u**2) / c_l))
 
 
@@ -352,7 +364,7 @@ def samples_needed(
         D: at least the distance from the start to a minimiser.
     """
     choose("criterion", criterion, ("stationary", "pl", "convex"))
-    _check_target(eps, gap)
+    eps, gap = _check_target(eps, gap)
     for name, value, user in (("mu", mu, "pl"), ("D", D, "convex")):
         if (value is None) == (criterion == user):
             verb = "needs" if criterion == user else "does not take"
@@ -455,15 +467,27 @@ def _least(enough: Callable[[int], bool]) -> int:
     return high
 
 
-def _check_target(eps: float, gap: float) -> None:
-    check_setting("eps", eps, "positive", lambda x: x > 0)
-    _check_gap(gap)
+def _check_number(name: str, value: Any, allowed: str, test: Callable[[Any], Any]) -> float:
+    """As ``check_setting``, for what is computed with here: neither None, a schedule nor an array.
+
+    Comes back as a Python float, since single precision would overflow.
+    """
+    if is_traced(value):
+        return value
+    if np.ndim(value) or np.asarray(value).dtype.kind not in "fiu":
+        raise SettingError(f"{name} must be one number, {allowed}; got {value!r}.")
+    check_setting(name, value, allowed, test)
+    return float(value)
 
 
-def _check_gap(gap: float) -> None:
-    check_setting("gap", gap, "at least 0, a bound on F(w_1) - F*", lambda x: x >= 0)
+def _check_target(eps: float, gap: float) -> tuple[float, float]:
+    return _check_number("eps", eps, "positive", lambda x: x > 0), _check_gap(gap)
 
 
-def _check_bounds(c_l: float, c_u: float) -> None:
-    check_setting("c_l", c_l, "positive", lambda x: x > 0)
-    check_setting("c_u", c_u, f"at least c_l = {c_l:g}", lambda x: x >= c_l)
+def _check_gap(gap: float) -> float:
+    return _check_number("gap", gap, "at least 0, a bound on F(w_1) - F*", lambda x: x >= 0)
+
+
+def _check_bounds(c_l: float, c_u: float) -> tuple[float, float]:
+    c_l = _check_number("c_l", c_l, "positive", lambda x: x > 0)
+    return c_l, _check_number("c_u", c_u, f"at least c_l = {c_l:g}", lambda x: x >= c_l)
