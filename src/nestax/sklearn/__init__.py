@@ -1,0 +1,8 @@
+"""Estimators with ``fit``, as scikit-learn has them: NumPy in, NumPy out."""
+
+try:
+    import sklearn as _installed  # noqa: F401
+except ImportError:
+    raise ImportError("nx.sklearn needs scikit-learn: pip install nestax[sklearn].") from None
+
+from nestax.sklearn.portfolio import MeanDeviationPortfolio as MeanDeviationPortfolio
