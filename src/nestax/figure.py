@@ -1,5 +1,6 @@
 """Figures of runs and sweeps: value and gradient norm against samples."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,12 @@ import numpy as np
 #: Okabe and Ito's colours, told apart with any kind of colour vision.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES = ("-", "--", ":", "-.")
+#: Columns on a logarithmic axis, and the rounding error of a gap in float64.
+LOGARITHMIC, ROUNDING = ("gap", "grad_norm"), 1e-16
+#: Smaller weights, in percent, get no bar of their own.
+LEAST_PERCENT = 0.05
+MOST_BARS = 25
+LONGEST_NAME = 24
 NAMES = {
     "value": "tracked value of F(w)",
     "exact_value": "F(w)",
@@ -55,17 +62,26 @@ def plot_sweep(sweep: Any, column: str, path: str | Path | None) -> Any:
 
 
 def plot_curves(
-    samples: Any, curves: dict[str, np.ndarray], column: str, path: str | Path | None = None
+    samples: Any,
+    curves: dict[str, np.ndarray],
+    column: str,
+    path: str | Path | None = None,
+    *,
+    unit: str = "",
 ) -> Any:
     """One curve per label: mean over seeds (the first axis) with a band of one deviation.
 
-    ``samples`` is one axis for all curves, or a dictionary with one each.
+    ``samples`` is one axis for all curves, or a dictionary with one each; ``unit`` that of the column.
     """
-    return plot_panels(samples, {column: curves}, path)
+    return plot_panels(samples, {column: curves}, path, unit=unit)
 
 
 def plot_panels(
-    samples: Any, panels: dict[str, dict[str, np.ndarray]], path: str | Path | None = None
+    samples: Any,
+    panels: dict[str, dict[str, np.ndarray]],
+    path: str | Path | None = None,
+    *,
+    unit: str = "",
 ) -> Any:
     """The curves of several columns side by side, with one legend."""
     plt = _pyplot()
@@ -74,17 +90,68 @@ def plot_panels(
         1, len(panels), figsize=(width, 4.2), layout="constrained", squeeze=False
     )
     for axis, (column, curves) in zip(axes[0], panels.items(), strict=True):
+        curves = _drawable(column, curves)
         for number, (label, lanes) in enumerate(curves.items()):
             _band(axis, samples[label] if isinstance(samples, dict) else samples, label, lanes, number)
         _finish(axis, [column], list(curves.values()))
-    axes[0, -1].legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+        if unit:
+            axis.set_ylabel(f"{axis.get_ylabel()}, {unit}")
+        if len(curves) == 1:
+            axis.set_title(next(iter(curves)), fontsize="medium")
+    if len(next(iter(panels.values()))) > 1:
+        axes[0, -1].legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return _saved(figure, path)
+
+
+def plot_weights(names: Sequence[str], weights: np.ndarray, path: str | Path | None = None) -> Any:
+    """Portfolio weights in percent as bars, the largest on top, small ones together at the bottom."""
+    plt = _pyplot()
+    bars = _bars(names, 100 * np.asarray(weights, float))
+    figure, axis = plt.subplots(figsize=(7, 1 + 0.28 * len(bars)), layout="constrained")
+    lengths = [length for _, length in bars]
+    drawn = axis.barh(range(len(bars)), lengths, color=COLOURS[0], height=0.7)
+    axis.bar_label(drawn, [f"{length:.1f}" for length in lengths], padding=3)
+    # A dollar sign in a name is a dollar sign, not mathematics.
+    axis.set_yticks(range(len(bars)), [name for name, _ in bars], parse_math=False)
+    axis.invert_yaxis()
+    axis.margins(x=0.1)
+    axis.set_xlabel("weight, percent")
+    axis.tick_params(axis="y", length=0)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.grid(axis="x", alpha=0.25)
+    axis.set_axisbelow(True)
+    return _saved(figure, path)
+
+
+def _bars(names: Sequence[str], percent: np.ndarray) -> list[tuple[str, float]]:
+    """Name and length of every bar: those of some size, at most so many, and one for all others."""
+    order = np.argsort(-np.abs(percent), kind="stable")
+    own = [int(k) for k in order if abs(percent[k]) >= LEAST_PERCENT]
+    own = own[: MOST_BARS - 1] if len(own) > MOST_BARS else own
+    bars = sorted(((_short(names[k]), float(percent[k])) for k in own), key=lambda bar: -bar[1])
+    if others := len(percent) - len(own):
+        rest = float(percent.sum() - percent[own].sum())
+        bars.append((f"{others} other{'s' if others > 1 else ''}", rest))
+    return bars
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…"
+
+
+def _drawable(column: str, curves: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Curves for a logarithmic axis: what is zero or less by rounding error becomes the least above."""
+    positive = [lanes[lanes > 0] for lanes in curves.values()]
+    if column not in LOGARITHMIC or not positive or not all(part.size for part in positive):
+        return curves
+    least = max(ROUNDING, min(float(part.min()) for part in positive))
+    return {label: np.maximum(lanes, least) for label, lanes in curves.items()}
 
 
 def _band(axis: Any, x: np.ndarray, label: str, lanes: np.ndarray, number: int) -> None:
     colour, dash = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
     mean, spread = lanes.mean(axis=0), lanes.std(axis=0)
-    axis.plot(x, mean, color=colour, ls=dash, label=label)
+    axis.plot(x, mean, color=colour, ls=dash, label=label, marker="o" if len(x) == 1 else "")
     low = np.maximum(mean - spread, lanes.min(axis=0))
     axis.fill_between(x, low, mean + spread, color=colour, alpha=0.15, lw=0)
 
@@ -93,7 +160,7 @@ def _finish(axis: Any, names: list[str], data: list[np.ndarray]) -> None:
     axis.set_xlabel("samples drawn, all levels")
     axis.set_ylabel(NAMES.get(names[0], names[0]) if len(names) == 1 else "value")
     # A gap at the rounding error of F* may be negative; it is then not drawn.
-    if names[0] in ("gap", "grad_norm") and all(np.any(d > 0) for d in data):
+    if names[0] in LOGARITHMIC and all(np.any(d > 0) for d in data):
         axis.set_yscale("log", nonpositive="mask")
     axis.xaxis.set_major_formatter(lambda x, _: _thousands(x))
     axis.spines[["top", "right"]].set_visible(False)
@@ -117,10 +184,16 @@ def plot_rates(points: Any, table: Any, family: str, path: str | Path | None = N
     """Error against samples on logarithmic axes, one panel per number of levels."""
     plt = _pyplot()
     numbers = sorted(set(points.column("levels")))
-    wide = min(3, len(numbers))
+    wide = 2 if len(numbers) == 4 else min(3, len(numbers))
     high = -(-len(numbers) // wide)
     figure, axes = plt.subplots(
-        high, wide, figsize=(4.2 * wide, 3.4 * high), layout="constrained", squeeze=False, sharey=True
+        high,
+        wide,
+        figsize=(4.2 * wide, 3.4 * high),
+        layout="constrained",
+        squeeze=False,
+        sharex=True,
+        sharey=True,
     )
     for axis in axes.flat[len(numbers) :]:
         axis.set_visible(False)
@@ -139,6 +212,8 @@ def plot_rates(points: Any, table: Any, family: str, path: str | Path | None = N
             )  # fmt: skip
         axis.set(xscale="log", yscale="log", title=f"{K} level{'s' if K > 1 else ''}")
         axis.set_xlabel("samples drawn, all levels")
+        axis.xaxis.set_minor_formatter("")
+        axis.tick_params(labelbottom=True)
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(alpha=0.25)
         axis.legend(frameon=False, fontsize=7)
