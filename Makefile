@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 
 .PHONY: help demo test test-slow test-typed lint types bench bench-torch portfolio-table rates autotune-table clean
 help:
-	@echo "make demo        solve a portfolio on made-up returns; leaves demo/portfolio.png and a table"
+	@echo "make demo        solve a portfolio on made-up returns; leaves demo/report.html"
 	@echo "make test        all tests but the slow ones"
 	@echo "make test-slow   the slow ones"
 	@echo "make test-typed  the tests of the mathematics, with annotations checked at run time"
@@ -23,7 +23,7 @@ $(READY): pyproject.toml
 	touch $(READY)
 
 demo: $(READY)
-	$(BIN)/nestax demo --out demo
+	$(BIN)/nestax demo --out demo --overwrite
 
 test: $(READY)
 	$(BIN)/python -m pytest -m "not slow" -n 2

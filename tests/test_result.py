@@ -1,13 +1,11 @@
-"""Saved results, figures, frames, the demonstration."""
+"""Saved results, figures, frames."""
 
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from typer.testing import CliRunner
 
 import nestax as nx
-from nestax.cli import app
 
 
 @pytest.fixture(scope="module")
@@ -70,26 +68,3 @@ def test_figures_are_written(result, tmp_path):
 def test_the_summary_of_a_result_is_one_line(result):
     assert repr(result).startswith("Result(SUCCESS: step=10, samples=40")
     assert "\n" not in repr(result)
-
-
-def test_the_demonstration_leaves_a_table_and_a_figure(tmp_path, monkeypatch):
-    pytest.importorskip("matplotlib").use("Agg")
-    monkeypatch.setattr("nestax.cli.demonstration.SAMPLES", 30_000)
-    done = CliRunner().invoke(app, ["demo", "--out", str(tmp_path / "d"), "--seeds", "2"])
-    assert done.exit_code == 0, done.output
-    assert (tmp_path / "d" / "portfolio.png").exists()
-    rows = (tmp_path / "d" / "portfolio.csv").read_text().splitlines()
-    assert [row.split(",")[0] for row in rows] == [
-        "method",
-        "Plain",
-        "SMVR",
-        "AdjointSMVR",
-        "SnapshotSMVR",
-    ]
-
-
-def test_the_demonstration_says_where_it_cannot_write(tmp_path):
-    (tmp_path / "file").write_text("")
-    done = CliRunner().invoke(app, ["demo", "--out", str(tmp_path / "file" / "d")])
-    assert done.exit_code == 2
-    assert "cannot write to" in done.output

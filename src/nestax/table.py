@@ -6,6 +6,10 @@ from pathlib import Path
 from typing import Any
 
 
+#: What stands for a bar inside a cell of a Markdown table.
+BAR = r"\|"
+
+
 @dataclasses.dataclass(frozen=True)
 class Table:
     """Rows under names; ``print`` it, or turn it into Markdown, CSV or a pandas frame."""
@@ -14,7 +18,7 @@ class Table:
     rows: list[list[Any]]
 
     def __str__(self) -> str:
-        cells = [self.columns, *([_word(x) for x in row] for row in self.rows)]
+        cells = [self.columns, *([cell_text(x) for x in row] for row in self.rows)]
         widths = [max(len(row[k]) for row in cells) for k in range(len(self.columns))]
         lines = [
             "  ".join(x.ljust(w) for x, w in zip(row, widths, strict=True)).rstrip() for row in cells
@@ -31,7 +35,7 @@ class Table:
         return [row[self.columns.index(name)] for row in self.rows]
 
     def to_markdown(self) -> str:
-        line = lambda cells: "| " + " | ".join(str(_word(x)).replace("|", "\\|") for x in cells) + " |"
+        line = lambda cells: f"| {' | '.join(cell_text(x).replace('|', BAR) for x in cells)} |"
         return "\n".join([line(self.columns), line(["---"] * len(self.columns)), *map(line, self.rows)])
 
     def to_csv(self, path: str | Path) -> None:
@@ -48,5 +52,5 @@ class Table:
         return pd.DataFrame(self.rows, columns=self.columns)
 
 
-def _word(x: Any) -> str:
+def cell_text(x: Any) -> str:
     return f"{x:.3g}" if isinstance(x, float) else f"{x:,}" if isinstance(x, int) else str(x)

@@ -1,17 +1,58 @@
 """The command line. Nothing here imports JAX before a command runs."""
 
+import enum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from nestax.cli.shell import Group, begin, finish, read_config
+
 app = typer.Typer(
     name="nestax",
+    cls=Group,
     help="Stochastic multi-level compositional optimisation.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+data = typer.Typer(cls=Group, no_args_is_help=True, help="Data sets: what there is, and fetching one.")
+app.add_typer(data, name="data")
+reproduce = typer.Typer(cls=Group, no_args_is_help=True, help="The experiments of the SMVR paper.")
+app.add_typer(reproduce, name="reproduce")
+
+
+class Unit(enum.StrEnum):
+    PERCENT = "percent"
+    FRACTION = "fraction"
+
+
+class Constraint(enum.StrEnum):
+    SIMPLEX = "simplex"
+    BOX = "box"
+    BUDGET = "budget"
+
+
+UnitOption = Annotated[
+    Unit | None, typer.Option(help="What the returns are in; 0.01 is one percent as a fraction.")
+]
+PricesOption = Annotated[bool, typer.Option("--prices", help="The file holds prices, not returns.")]
+RiskOption = Annotated[float, typer.Option(help="Price of one unit of standard deviation.")]
+SamplesOption = Annotated[int, typer.Option(min=1, help="Draws over all levels, for every method.")]
+BatchOption = Annotated[int, typer.Option(min=1, help="Draws per level and step.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+OutOption = Annotated[
+    Path | None, typer.Option(help="Folder for report, figures and records; without it only print.")
+]
+OverwriteOption = Annotated[
+    bool, typer.Option("--overwrite", help="Replace an earlier run in that folder.")
+]
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        is_eager=True, callback=read_config, help="TOML file with any of these settings; options win."
+    ),
+]
 
 
 def _version(wanted: bool) -> None:
@@ -33,13 +74,134 @@ def root(
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the figure and the table.")] = Path("demo"),
+    ctx: typer.Context,
     seeds: Annotated[int, typer.Option(min=1, help="Repetitions per method.")] = 10,
+    json: JsonOption = False,
+    out: OutOption = Path("demo"),
+    overwrite: OverwriteOption = False,
 ) -> None:
     """Solve a risk-averse portfolio on made-up returns with four methods, and compare them."""
+    settings = begin(ctx)
     from nestax.cli.demonstration import run_demo
 
-    run_demo(out, seeds)
+    finish(ctx, run_demo(**settings))
+
+
+@app.command()
+def portfolio(
+    ctx: typer.Context,
+    returns: Annotated[
+        str, typer.Argument(help="A CSV or Parquet file, or synthetic, industry10, 12, 17, 30.")
+    ],
+    unit: UnitOption = None,
+    prices: PricesOption = False,
+    risk: RiskOption = 0.2,
+    constraint: Annotated[
+        Constraint,
+        typer.Option(help="No short positions; limits on every weight; or weights add up to 1 alone."),
+    ] = Constraint.SIMPLEX,
+    low: Annotated[float | None, typer.Option(help="Least weight under --constraint box.")] = None,
+    high: Annotated[float | None, typer.Option(help="Largest weight under --constraint box.")] = None,
+    method: Annotated[str, typer.Option(help="One of `nestax methods`.")] = "SnapshotSMVR",
+    lr: Annotated[
+        float | None, typer.Option(help="Learning rate; found by itself if not given.")
+    ] = None,
+    samples: Annotated[
+        int | None, typer.Option(min=1, help="Budget of draws over all levels; or 20,000 steps.")
+    ] = None,
+    batch_size: BatchOption = 64,
+    seed: Annotated[int, typer.Option(help="Every draw is a function of it.")] = 0,
+    json: JsonOption = False,
+    config: ConfigOption = None,
+    out: OutOption = None,
+    overwrite: OverwriteOption = False,
+) -> None:
+    """Weights of least −mean + risk·deviation for the assets in a file, and how good they are."""
+    settings = begin(ctx)
+    from nestax.cli.portfolios import solve_portfolio
+
+    finish(ctx, solve_portfolio(**settings))
+
+
+@app.command()
+def compare(
+    ctx: typer.Context,
+    data: Annotated[
+        str, typer.Option(help="synthetic, industry10, 12, 17, 30, or a CSV or Parquet file.")
+    ] = "synthetic",
+    unit: UnitOption = None,
+    prices: PricesOption = False,
+    risk: RiskOption = 0.2,
+    methods: Annotated[
+        str, typer.Option(help="Names from `nestax methods`, separated by commas.")
+    ] = "Plain,SCSC,NLASG,SMVR,SnapshotSMVR",
+    samples: SamplesOption = 200_000,
+    batch_size: BatchOption = 16,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs per method that are reported.")] = 10,
+    tune_seeds: Annotated[
+        int, typer.Option(min=1, help="Further runs that choose the learning rate.")
+    ] = 3,
+    json: JsonOption = False,
+    config: ConfigOption = None,
+    out: OutOption = None,
+    overwrite: OverwriteOption = False,
+) -> None:
+    """Several methods on one portfolio: the same samples, each at its best learning rate."""
+    settings = begin(ctx)
+    from nestax.cli.comparisons import compare_methods
+
+    finish(ctx, compare_methods(**settings))
+
+
+@reproduce.command("portfolio")
+def reproduce_portfolio(
+    ctx: typer.Context,
+    full: Annotated[
+        bool, typer.Option("--full", help="All markets and 20 runs: a quarter of an hour on 2 cores.")
+    ] = False,
+    industries: Annotated[
+        str | None,
+        typer.Option(help="Markets, separated by commas; 10,12,17,30 with --full, or else 10."),
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Runs that are reported; 20 with --full, or else 5.")
+    ] = None,
+    tune_seeds: Annotated[
+        int | None, typer.Option(min=1, help="Runs that choose the settings; 8 with --full, or else 3.")
+    ] = None,
+    json: JsonOption = False,
+    out: OutOption = None,
+    overwrite: OverwriteOption = False,
+) -> None:
+    """Figures 1 and 2: methods compared on portfolios of industries, and SMVR with balls."""
+    settings = begin(ctx)
+    from nestax.cli.reproducing import portfolio_figures
+
+    finish(ctx, portfolio_figures(**settings))
+
+
+@data.command("list")
+def list_sets(json: JsonOption = False) -> None:
+    """Every data set with its size, its terms, and where it lies on this machine."""
+    from nestax.cli.storing import list_data
+
+    list_data(json)
+
+
+@data.command()
+def fetch(name: Annotated[str, typer.Argument(help="One of `nestax data list`.")]) -> None:
+    """Download a data set into the cache, unless it is on this machine; print its files."""
+    from nestax.cli.storing import fetch_data
+
+    fetch_data(name)
+
+
+@app.command()
+def doctor(json: JsonOption = False) -> None:
+    """What nestax finds on this machine: versions, devices, folders, and what will be slow."""
+    from nestax.cli.doctor import examine
+
+    examine(json)
 
 
 @app.command()

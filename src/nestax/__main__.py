@@ -1,0 +1,5 @@
+"""``python -m nestax`` is the command ``nestax``."""
+
+from nestax.cli import main
+
+main()

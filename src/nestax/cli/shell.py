@@ -1,0 +1,182 @@
+"""What the commands share: errors as one sentence, defaults from a file, results on their way out.
+
+Nothing here imports JAX before a command runs.
+"""
+
+import dataclasses
+import difflib
+import enum
+import json
+import math
+import shlex
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import typer
+import typer.core
+
+from nestax.table import Table
+
+#: Where the command line is kept for the report, and what of it is no setting of the run.
+ARGUMENTS = "nestax.arguments"
+DELIVERY = ("out", "overwrite", "json", "config")
+
+
+class Group(typer.core.TyperGroup):
+    """Commands whose refusals are one sentence on standard error and exit code 2."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ctx.meta.setdefault(ARGUMENTS, list(args))
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (ValueError, OSError, ImportError) as error:
+            sentence = _sentence(error)
+            if sentence is None:
+                raise
+            note(f"{ctx.command_path} {ctx.invoked_subcommand}: {sentence}")
+            raise typer.Exit(2) from None
+
+
+def _sentence(error: Exception) -> str | None:
+    """What is wrong, for whom who typed the command; None if it is a fault of ours."""
+    if isinstance(error, BrokenPipeError | ModuleNotFoundError):
+        return None
+    if isinstance(error, OSError):
+        return f"{error.filename} cannot be used: {error.strerror}." if error.filename else f"{error}."
+    if isinstance(error, ImportError):
+        return str(error)
+    from nestax.errors import ProblemError, SettingError
+
+    return str(error) if isinstance(error, ProblemError | SettingError) else None
+
+
+def read_config(ctx: typer.Context, path: Path | None) -> Path | None:
+    """Callback of ``--config``: what the file says becomes the default of every option."""
+    if path is None or ctx.resilient_parsing:
+        return path
+    known = {str(param.name) for param in ctx.command.params} - {"config", "help"}
+    defaults = {}
+    for key, value in _toml(path).items():
+        name = key.replace("-", "_")
+        if name not in known or isinstance(value, dict):
+            from nestax.errors import SettingError
+
+            near = difflib.get_close_matches(name, known, n=1)
+            spelt = lambda words: ", ".join(word.replace("_", "-") for word in words)
+            hint = f"did you mean {spelt(near)}?" if near else f"there are {spelt(sorted(known))}."
+            raise SettingError(f"{path}: {ctx.info_name} has no setting {key!r}; {hint}")
+        defaults[name] = ",".join(map(str, value)) if isinstance(value, list) else value
+    ctx.default_map = defaults
+    return path
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:  # no TOML, or no text at all
+        from nestax.errors import SettingError
+
+        raise SettingError(f"{path} is no TOML file: {error}.") from None
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What a command has found.
+
+    title, summary: the heading, and a sentence with the numbers that matter.
+    tables: pairs of caption and table, printed and in the report.
+    numbers: what ``--json`` prints.
+    records: by file name, tables or columns for the folder of the run.
+    draw: makes the figures, triples of name, caption and figure; called only if they are wanted.
+    found: settings that the command has chosen itself.
+    status: a ``Status``; None is success. ``message`` is its sentence.
+    """
+
+    title: str
+    summary: str
+    tables: list[tuple[str, Table]]
+    numbers: dict[str, Any]
+    records: dict[str, Any]
+    draw: Callable[[], list[tuple[str, str, Any]]]
+    found: dict[str, Any] = dataclasses.field(default_factory=dict)
+    status: Any = None
+    message: str = ""
+
+
+def begin(ctx: typer.Context) -> dict[str, Any]:
+    """The settings of the command, once everything is in place for its results. In float64 from here."""
+    import jax
+
+    from nestax import report
+
+    if ctx.params["out"] is not None:
+        try:
+            report.require()
+        except ImportError as error:
+            if str(ctx.get_parameter_source("out")) != "ParameterSource.DEFAULT":
+                raise
+            note(f"There will be no report: {error}")
+            ctx.params["out"] = None
+        else:
+            report.check_folder(ctx.params["out"], ctx.params["overwrite"])
+
+    jax.config.update("jax_enable_x64", True)
+    return settings_of(ctx)
+
+
+def settings_of(ctx: typer.Context) -> dict[str, Any]:
+    """Every setting of the run as it counts, in the order of the help."""
+    names = [str(param.name) for param in ctx.command.params]
+    plain = lambda value: value.value if isinstance(value, enum.Enum) else value
+    return {
+        name: plain(ctx.params[name]) for name in names if name in ctx.params and name not in DELIVERY
+    }
+
+
+def finish(ctx: typer.Context, outcome: Outcome) -> None:
+    """Prints what was found, writes the folder if one was asked for, and fails if the run did."""
+    from nestax.report import write_run
+    from nestax.result import Status
+
+    status = outcome.status or Status.SUCCESS
+    message = outcome.message or status.value
+    if ctx.params["json"]:
+        facts = {"status": status.name, "message": message, **outcome.numbers}
+        typer.echo(json.dumps(_finite(facts), ensure_ascii=False, allow_nan=False))
+    else:
+        typer.echo("\n\n".join(f"{caption}\n\n{table}" for caption, table in outcome.tables))
+        typer.echo(f"\n{outcome.summary}")
+    if ctx.params["out"] is not None:
+        page = write_run(
+            ctx.params["out"], title=outcome.title, summary=outcome.summary, command=command(ctx),
+            settings=settings_of(ctx) | outcome.found, tables=outcome.tables, figures=outcome.draw(),
+            records=outcome.records, status=status, message=message, overwrite=ctx.params["overwrite"],
+        )  # fmt: skip
+        note(f"Written: {page}")
+    if status is not Status.SUCCESS:
+        note(f"{ctx.command_path}: {message}")
+        raise typer.Exit(1)
+
+
+def _finite(x: Any) -> Any:
+    """Nothing in place of numbers that JSON does not know: NaN and infinity."""
+    if isinstance(x, dict):
+        return {key: _finite(value) for key, value in x.items()}
+    if isinstance(x, list):
+        return [_finite(value) for value in x]
+    return None if isinstance(x, float) and not math.isfinite(x) else x
+
+
+def command(ctx: typer.Context) -> str:
+    """The command line as it was typed."""
+    return shlex.join([str(ctx.find_root().info_name), *ctx.meta[ARGUMENTS]])
+
+
+def note(words: str) -> None:
+    """For whom looks on; results go to standard output, this does not."""
+    typer.echo(words, err=True)

@@ -1,0 +1,27 @@
+"""``nestax data``: what there is and where it lies."""
+
+import json
+from typing import Any
+
+import typer
+
+import nestax as nx
+from nestax.table import Table
+
+#: What fits on a screen; ``--json`` prints everything.
+SHORT = ("name", "rows", "columns", "local copy", "terms")
+
+
+def list_data(as_json: bool) -> None:
+    everything: Any = nx.datasets.available()
+    if as_json:
+        rows = [dict(zip(everything.columns, row, strict=True)) for row in everything.rows]
+        typer.echo(json.dumps(rows, ensure_ascii=False))
+        return
+    places = [everything.columns.index(column) for column in SHORT]
+    typer.echo(Table(list(SHORT), [[row[k] for k in places] for row in everything.rows]))
+
+
+def fetch_data(name: str) -> None:
+    for path in nx.datasets.fetch(name):
+        typer.echo(path)

@@ -1,0 +1,4 @@
+"""The experiments of the SMVR paper, run again on real data; ``nestax reproduce`` is their command."""
+
+from nestax.experiments.portfolio import Portfolios as Portfolios
+from nestax.experiments.portfolio import reproduce_portfolio as reproduce_portfolio

@@ -1,0 +1,36 @@
+"""What a run was made with: versions, device, precision."""
+
+import datetime
+import importlib.metadata
+import os
+import platform
+from typing import Any
+
+import jax
+
+import nestax
+
+PACKAGES = ("jax", "jaxlib", "numpy", "optax", "equinox")
+
+
+def environment() -> dict[str, Any]:
+    """Versions of what computes, the device and the precision, and the time of the call (UTC)."""
+    devices = jax.devices()
+    return {
+        "nestax": nestax.__version__,  # not installed where it runs from its sources
+        **{name: importlib.metadata.version(name) for name in PACKAGES},
+        "python": platform.python_version(),
+        "system": platform.platform(aliased=True, terse=True),
+        "device": " ".join(dict.fromkeys((devices[0].platform, devices[0].device_kind))),
+        "devices": len(devices),
+        "cores": cores(),
+        "precision": "float64" if jax.config.read("jax_enable_x64") else "float32",
+        "made": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+    }
+
+
+def cores() -> int:
+    """Processor cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

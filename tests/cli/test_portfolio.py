@@ -1,0 +1,211 @@
+"""``nestax portfolio`` and ``nestax compare`` from a file to numbers, against a cone solver."""
+
+import csv
+import json
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import nestax as nx
+from nestax.cli import app
+from nestax.cli.comparisons import describe
+from nestax.cli.optimum import find_optimum, inverse_curvature
+from nestax.comparing import Comparison
+from nestax.sweeping import Sweep
+from nestax.table import Table
+
+pytest.importorskip("jinja2")
+pytest.importorskip("matplotlib").use("Agg")
+
+ASSETS = ["A & B", "C", "<d>", "E", "$f_{$", "G"]
+ROWS = nx.datasets.synthetic_returns(200, 6, seed=1)
+
+
+def cone_solver(rows: np.ndarray, risk: float, low: float = 0.0, high: float = 1.0) -> float:
+    """The least −mean + risk·deviation."""
+    cp = pytest.importorskip("cvxpy")
+    mean, root = rows.mean(axis=0), np.linalg.cholesky(np.cov(rows.T, bias=True))
+    x = cp.Variable(rows.shape[1])
+    goal = cp.Minimize(-mean @ x + risk * cp.norm(root.T @ x))
+    cp.Problem(goal, [x >= low, x <= high, cp.sum(x) == 1]).solve(solver="CLARABEL")
+    return goal.value
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    """Returns as fractions; of its columns every name is awkward for some format."""
+    path = tmp_path_factory.mktemp("data") / "returns.csv"
+    with path.open("w", newline="") as out:
+        writer = csv.writer(out)
+        writer.writerow(["date", *ASSETS])
+        for k, row in enumerate(ROWS / 100):
+            writer.writerow([np.datetime64("2024-01-01") + k, *row.tolist()])
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(file, tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "run"
+    arguments = [str(file), "--unit", "fraction", "--json", "--out", str(out), "--batch-size", "16"]
+    done = CliRunner().invoke(app, ["portfolio", *arguments])
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout), out
+
+
+def test_weights_are_those_of_a_cone_solver(run):
+    """To within 1e-10 in percent of the objective, by the method itself; the solver stops at 1e-8."""
+    found, _ = run
+    w = np.array([found["weights"][name] for name in ASSETS])
+    assert w.min() >= 0
+    assert w.sum() == pytest.approx(1, abs=1e-12)
+    own = ROWS @ w
+    assert found["expected_return"] == pytest.approx(own.mean(), rel=1e-12)
+    assert found["deviation"] == pytest.approx(own.std(), rel=1e-12)
+    value = -own.mean() + 0.2 * own.std()
+    assert found["objective"] == pytest.approx(value, abs=1e-8)  # the problem has δ under its root
+    assert -1e-15 < found["gap"] <= 1e-10
+    assert found["optimum_error"] <= 1e-13
+    assert abs(value - cone_solver(ROWS, 0.2)) < 5e-8
+
+
+def test_the_run_says_what_it_did(run):
+    found, out = run
+    assert (found["method"], found["seed"], found["batch_size"]) == ("SnapshotSMVR", 0, 16)
+    assert (found["rows"], found["first"], found["last"]) == (200, "2024-01-01", "2024-07-18")
+    assert (found["status"], found["message"]) == ("SUCCESS", "The gap reached 1e-10.")
+    about = json.loads((out / "settings.json").read_text())
+    assert about["settings"]["lr"] == found["lr"]
+    assert about["settings"]["unit"] == "fraction"
+    with (out / "weights.csv").open() as file:
+        rows = {row["asset"]: float(row["weight"]) for row in csv.DictReader(file)}
+    assert rows == found["weights"]
+    with (out / "records.csv").open() as file:
+        last = list(csv.DictReader(file))[-1]
+    assert int(last["samples"]) == found["samples"]
+    assert float(last["gap"]) == pytest.approx(found["gap"], abs=1e-15)
+    page = (out / "report.html").read_text()
+    for words in (
+        "A &amp; B",
+        "&lt;d&gt;",
+        "200 rows of returns.csv",
+        "SnapshotSMVR with learning rate",
+    ):
+        assert words in page
+    assert page.count("<svg") == 2
+
+
+def test_weights_that_mean_nothing_are_a_failure(file, tmp_path):
+    """Steps so long that the projection overflows; the page says so on top."""
+    arguments = ["--unit", "fraction", "--batch-size", "16", "--lr", "1e308", "--out", tmp_path / "run"]
+    done = CliRunner().invoke(app, ["portfolio", str(file), *map(str, arguments)])
+    assert done.exit_code == 1
+    assert "nestax portfolio: The weights do not add up to one" in done.stderr
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert page.index("NONFINITE: The weights") < page.index('class="summary"')
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (0.05, 0.4), (-0.5, 0.5)])
+def test_the_optimum_is_proved(low, high):
+    kind = {"constraint": "box", "bounds": (low, high)}
+    problem = nx.problems.mean_deviation(ROWS, risk=0.2, delta=1e-14, **kind)
+    found = find_optimum(problem)
+    assert found.error <= 1e-13
+    assert abs(found.value - cone_solver(ROWS, 0.2, low, high)) < 5e-8
+    assert found.w.min() >= low - 1e-15
+    assert found.w.sum() == pytest.approx(1, abs=1e-12)
+
+
+def test_without_risk_all_goes_to_the_best_asset():
+    problem = nx.problems.mean_deviation(ROWS, risk=0.0)
+    found = find_optimum(problem)
+    assert found.error <= 1e-13
+    assert int(jnp.argmax(found.w)) == int(np.argmax(ROWS.mean(axis=0)))
+    assert found.value == pytest.approx(-ROWS.mean(axis=0).max(), abs=1e-12)
+    assert np.isfinite(inverse_curvature(problem, ROWS, found.w, 16))
+
+
+def test_a_step_is_as_long_in_any_unit_and_shorter_for_small_batches():
+    """Returns in another unit by c change F by c, and so the inverse of its curvature by 1/c."""
+
+    def rate(rows, batch):
+        problem = nx.problems.mean_deviation(rows, risk=0.2, delta=1e-30)
+        return inverse_curvature(problem, rows, problem.w0, batch)
+
+    assert rate(100 * ROWS, 16) == pytest.approx(rate(ROWS, 16) / 100, rel=1e-9)
+    assert rate(ROWS, 1) < rate(ROWS, 16) < rate(ROWS, 10_000)
+
+
+def comparison(refused):
+    """Two methods, three runs of two records; one run has diverged."""
+    samples = np.array([10, 110])
+    status = np.full((1, 3), nx.Status.SUCCESS)
+    lost = status.copy()
+    lost[0, 1] = nx.Status.NONFINITE
+    records = lambda end: {
+        "step": np.array([0, 5]), "samples": samples, "gap": np.array([[[0.1, end]] * 3]),
+        "grad_norm": np.array([[[0.2, end]] * 3]),
+    }  # fmt: skip
+    runs = {
+        name: Sweep({"lr": np.array([0.1])}, np.zeros((1, 3, 2)), records(end), which)
+        for name, end, which in (("Plain", 1e-3, lost), ("Snap", -1e-18, status))
+    }
+    columns = ["method", "lr", "steps", "samples", "gap", "± std", "grad_norm", "diverged"]
+    rows = [
+        ["Snap", 0.1, 5, 110, -1e-18, 1e-18, 1e-9, 0],
+        ["Plain", 0.1, 5, 110, np.inf, np.nan, 0.1, 1],
+    ]
+    return Comparison(Table(columns, rows), runs, {}, refused, "gap")
+
+
+def test_a_comparison_in_words_tables_and_records():
+    facts = {"title": "Methods", "setting": "200 rows", "optimum": 0.1, "found": {"tried": [0.1, 1.0]}}
+    found = describe(comparison({"SSD": "level 'utility' is not convex."}), **facts)
+    assert found.summary.startswith(
+        "With 110 samples Snap comes to less than 1e-16 above the least value"
+    )
+    shown, left_out = (table for _, table in found.tables)
+    assert shown.column("gap") == ["< 1e-16", np.inf]
+    assert left_out.rows == [["SSD", "level 'utility' is not convex."]]
+    assert [row["method"] for row in found.numbers["methods"]] == ["Snap", "Plain"]
+    records = found.records["records"]
+    assert records["method"].tolist() == ["Plain"] * 6 + ["Snap"] * 6
+    assert records["run"].tolist() == [0, 0, 1, 1, 2, 2] * 2
+    assert records["samples"].tolist() == [10, 110] * 6
+    ((name, caption, figure),) = found.draw()
+    assert name == "comparison"
+    assert "200 rows" in caption
+    assert "3 runs" in caption
+    assert len(figure.axes) == 2
+
+
+def test_a_comparison_of_nothing_says_so():
+    nothing = Comparison(Table(["gap", "± std"], []), {}, {}, {"SSD": "no."}, "gap")
+    found = describe(nothing, title="", setting="", optimum=0.0, found={})
+    assert found.summary == "None of the methods applies."
+    assert found.draw() == []
+
+
+def test_methods_that_do_not_exist_are_refused_before_anything_runs():
+    done = CliRunner().invoke(app, ["compare", "--methods", "Plain,SMVRR"])
+    assert done.exit_code == 2
+    assert done.stderr == "nestax compare: no method is called 'SMVRR'; did you mean 'SMVR'?\n"
+
+
+@pytest.mark.slow
+def test_compare_and_demo_leave_reports(file, tmp_path):
+    arguments = ["--data", str(file), "--unit", "fraction", "--samples", "4000", "--seeds", "2"]
+    arguments += ["--methods", "Plain,smvr,SSD", "--tune-seeds", "1", "--out", str(tmp_path / "c")]
+    done = CliRunner().invoke(app, ["compare", *arguments, "--json"])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert {row["method"] for row in found["methods"]} == {"Plain", "SMVR"}
+    assert set(found["refused"]) == {"SSD"}
+    assert found["optimum"] == pytest.approx(cone_solver(ROWS, 0.2), abs=5e-8)
+    done = CliRunner().invoke(app, ["demo", "--out", str(tmp_path / "d"), "--seeds", "2"])
+    assert done.exit_code == 0, done.output
+    assert "SnapshotSMVR comes to less than 1e-16" in done.stdout
+    for folder in ("c", "d"):
+        assert (tmp_path / folder / "comparison.svg").exists()
+        assert "<svg" in (tmp_path / folder / "report.html").read_text()
