@@ -5,7 +5,6 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-
 #: What stands for a bar inside a cell of a Markdown table.
 BAR = r"\|"
 
