@@ -143,10 +143,10 @@ def rates(
 
     The factor of each learning rate is chosen on a grid for short runs, with seeds of their own, and
     then fixed; the least mean gap F − F* plus one deviation wins, so that neither luck does nor a place
-    far away where the gradient is small. Errors are means over seeds: of ‖∇F‖ over the second half of the
-    run for the non-convex family (a random iterate, without the way from the start), of F − F* over the
-    last sixteenth for the others. The exponent is fitted by least squares over five lengths; its interval
-    comes from resampling the seeds.
+    far away where the gradient is small. Errors are means over seeds: of ‖∇F‖ over the second half of
+    the run for the non-convex family (a random iterate, without the way from the start), of F − F* over
+    the last sixteenth for the others. The exponent is fitted by least squares over five lengths; its
+    interval comes from resampling the seeds.
 
     Args:
         family: "nonconvex", "convex", "strongly convex" or "PL"; see ``nx.problems.smooth_chain``.
