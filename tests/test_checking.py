@@ -38,6 +38,55 @@ def test_a_wrong_derivative_is_found():
     assert "level 'inner': its derivative differs" in report.problems[0]
 
 
+def unequal(log=jnp.log):
+    """A logarithm of values between 10⁻¹² and 10⁹."""
+    scale = jnp.asarray([1e-12, 1.0, 1e9])
+    return nx.Problem(
+        [
+            nx.Level(lambda w, r: scale * w**2 * r**2, ROWS, name="values"),
+            nx.Level(lambda u: jnp.sum(log(u)), name="log"),
+        ],
+        jnp.asarray([1.0, -0.5, 2.0]),
+    )
+
+
+def test_values_are_varied_by_parts_of_themselves():
+    report = nx.check(unequal())
+    assert report.ok
+    assert report.levels[1].gradient_error < 1e-9
+
+    @jax.custom_jvp
+    def log(u):
+        return jnp.log(u)
+
+    log.defjvp(lambda primals, tangents: (jnp.log(primals[0]), 1.01 * tangents[0] / primals[0]))
+    assert "level 'log': its derivative differs" in nx.check(unequal(log)).problems[0]
+
+
+def test_a_strong_tilt_passes_where_its_mean_is_tiny():
+    rng = np.random.default_rng(0)
+    groups = [(rng.normal(size=(size, 3)), np.arange(size) % 2) for size in (12, 5, 7)]
+    problem = nx.problems.hierarchical_term(groups, inner_tilt=-20, outer_tilt=50)
+    report = nx.check(problem, w=jnp.asarray([0.5, -0.3, 0.7]))
+    assert report.ok, report
+
+
+def test_weights_near_zero_are_varied_by_more_than_themselves():
+    """In float32 a millionth part of the weights moves nothing."""
+
+    @jax.custom_jvp
+    def wave(w):
+        return 1 + jnp.sin(w)
+
+    wave.defjvp(lambda primals, tangents: (wave(primals[0]), 1.5 * jnp.cos(primals[0]) * tangents[0]))
+    make = lambda fn: nx.Problem(
+        [nx.Level(lambda w, r: r * fn(w), ROWS, name="inner"), nx.Level(jnp.sum, name="sum")],
+        jnp.full(3, 1e-4, jnp.float32),
+    )
+    assert nx.check(make(lambda w: 1 + jnp.sin(w))).ok
+    assert "level 'inner': its derivative differs" in nx.check(make(wave)).problems[0]
+
+
 def test_a_range_that_does_not_hold_the_values_is_found():
     report = nx.check(problem(project=lambda u: jnp.maximum(u, 0.0)))
     assert "outside the set" in report.problems[0]

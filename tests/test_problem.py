@@ -1,5 +1,8 @@
 """Chains that fit and chains that do not; what is exact about them."""
 
+from collections.abc import Callable
+
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -212,6 +215,28 @@ def test_random_weights_differ_by_seed_and_repeat_with_it():
     )
     np.testing.assert_array_equal(first(1), first(1))
     assert not np.array_equal(first(1), first(2))
+
+
+class Wave(eqx.Module):
+    """Weights that come with a function, and can be called."""
+
+    shape: Callable
+    length: jax.Array
+
+    def __call__(self, r):
+        return self.shape(self.length * r)
+
+
+def test_a_tree_with_arrays_is_weights_even_if_it_can_be_called():
+    wave = Wave(jnp.sin, jnp.asarray([0.5, -1.0, 2.0]))
+    levels = [level(lambda w, r: w(r)), outer()]
+    given = nx.Problem(levels, wave)
+    assert given.shape.leaves == (((3,), "float64"),)
+    drawn = nx.Problem(levels, lambda key: wave)
+    results = [nx.minimize(p, nx.SMVR(), optax.sgd(0.1), steps=5).w for p in (given, drawn)]
+    np.testing.assert_array_equal(*(w.length for w in results))
+    np.testing.assert_allclose(results[0](2.0), np.sin(2.0 * results[0].length))
+    assert not np.array_equal(results[0].length, wave.length)
 
 
 def test_exact_values_gradients_and_jacobians_are_population_means():

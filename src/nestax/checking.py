@@ -98,7 +98,7 @@ def check(problem: Problem, *, w: PyTree = None, draws: int = 512, seed: int = 0
                 f"a tracked value can be; give level {before!r} a project= into its domain."
             )
             around = None
-        found, value, deviation = eqx.filter_jit(_look)(level, x, batch["value"], own)
+        found, value, deviation = eqx.filter_jit(_look)(level, x, batch["value"], own, weights=i == 0)
         around = eqx.filter_jit(_around)(level, value, deviation, around, batch["value"], own)
         before = level.name
         one = LevelCheck(level.name, **{k: float(v) for k, v in found.items()})
@@ -124,20 +124,23 @@ def check(problem: Problem, *, w: PyTree = None, draws: int = 512, seed: int = 0
     return Report(tuple(findings), exact_error, batch_size, tuple(sentences), tuple(advice))
 
 
-def _look(level: Level, x: PyTree, batch: Any, key: Array) -> tuple[dict[str, Array], PyTree, Any]:
+def _look(
+    level: Level, x: PyTree, batch: Any, key: Array, *, weights: bool
+) -> tuple[dict[str, Array], PyTree, Any]:
     """What is found, the mean value, and the standard deviation of each of its entries, if measured."""
     value, deviation = level.value(x, batch), None
     flat, unravel = ravel_pytree(x)
     direction = jax.random.normal(key, flat.shape, flat.dtype)
     direction = direction / jnp.linalg.norm(direction)
-    at = lambda t: ravel_pytree(level.value(unravel(flat + t * direction), batch))[0]
-    reach = jnp.maximum(jnp.linalg.norm(flat), 1.0)
-    small = jnp.finfo(flat.dtype).eps ** (1 / 3) * reach
+    move = _reach(flat, weights) * direction
+    at = lambda t: ravel_pytree(level.value(unravel(flat + t * move), batch))[0]
+    small = jnp.finfo(flat.dtype).eps ** (1 / 3)
     slope = jax.jvp(at, (jnp.zeros((), flat.dtype),), (jnp.ones((), flat.dtype),))[1]
     difference = (at(small) - at(-small)) / (2 * small)
-    size = jnp.maximum(jnp.linalg.norm(slope), jnp.linalg.norm(ravel_pytree(value)[0]) / reach)
+    size = jnp.maximum(jnp.linalg.norm(slope), jnp.linalg.norm(ravel_pytree(value)[0]))
     found = {
-        "gradient_error": jnp.linalg.norm(slope - difference) / jnp.maximum(size, 1e-30),
+        "gradient_error": jnp.linalg.norm(slope - difference)
+        / jnp.maximum(size, jnp.finfo(flat.dtype).tiny),
         "range_violation": trees.norm(trees.subtract(value, level.project(value)))
         / jnp.maximum(trees.norm(value), 1.0),
         "noise": jnp.zeros(()),
@@ -154,6 +157,19 @@ def _look(level: Level, x: PyTree, batch: Any, key: Array) -> tuple[dict[str, Ar
         found["noise"], deviation = _spread(values), jnp.std(values, axis=0)
         found["jac_noise"] = _spread(jax.vmap(push)(jnp.arange(batch.size)))
     return found, value, deviation
+
+
+def _reach(flat: Array, weights: bool) -> Array:
+    """The length over which each entry of an input may be taken to vary.
+
+    A value varies by parts of itself: what comes next may be a logarithm, and the entries of very
+    different sizes. Weights often start near 0 and leave for sizes of about 1.
+    """
+    size = jnp.linalg.norm(flat)
+    if weights:
+        return jnp.maximum(size, 1.0)
+    own = math.sqrt(flat.size) * jnp.abs(flat)
+    return jnp.where(flat != 0, own, jnp.where(size > 0, size, 1.0))
 
 
 def _around(

@@ -17,6 +17,7 @@ from nestax.estimator import AbstractEstimator
 from nestax.loop import CAPACITY, Plan, Run
 from nestax.packing import Packing
 from nestax.problem import Problem
+from nestax.record import with_columns_finite
 from nestax.static import Static
 
 #: Seconds that one call should take, so that progress, callbacks and Ctrl-C feel prompt.
@@ -57,9 +58,8 @@ class Compiled:
         return At(self.run.packing.unpack(_program(loop.start, self.static)(self.arrays)), 0)
 
     def observe(self, carry: Any) -> dict[str, np.ndarray]:
-        return jax.tree.map(
-            np.asarray, _program(loop.observe, self.static)(self.arrays, self._packed(carry))
-        )
+        record = _program(loop.observe, self.static)(self.arrays, self._packed(carry))
+        return with_columns_finite(jax.tree.map(np.asarray, record))
 
     def _packed(self, carry: Any) -> list[Any]:
         leaves = jax.tree.leaves(carry)
@@ -72,7 +72,8 @@ class Compiled:
         packed, _, records = advance(self.arrays, self._packed(at.carry), step, strides, length)
         carry = self.run.packing.unpack(packed)
         rows = {name: np.asarray(column)[:strides] for name, column in records.items()}
-        return Chunk(at, At(carry, at.step + strides * length), rows, strides, length)
+        after = At(carry, at.step + strides * length)
+        return Chunk(at, after, with_columns_finite(rows), strides, length)
 
     def chunks(self, at: At, steps: int, stride: int) -> Iterator[Chunk]:
         """``steps`` steps from ``at``, a record every ``stride``; a shorter last stride if need be."""

@@ -113,7 +113,7 @@ def _start_lane(run: Run, setting: PyTree, key: Array) -> Carry:
 
 
 def observe(run: Run, packed: list[Array]) -> dict[str, Array]:
-    """One record of every lane, and whether everything in it is finite."""
+    """One record of every lane, and whether everything that the lane carries is finite."""
 
     def lane(setting: PyTree, _: None, packed: list[Array]) -> dict[str, Array]:
         problem, method = run.lane(setting)

@@ -12,6 +12,7 @@ from jaxtyping import Array, PyTree
 
 from nestax import trees
 from nestax.errors import ProblemError, SettingError, choose
+from nestax.problem import is_drawn
 
 #: Rows whose losses are computed at once; more are computed in parts, again in the backward pass.
 ROWS_AT_ONCE = 8192
@@ -137,12 +138,9 @@ def fit_together(
         if w0 is None:
             w0 = _zeros(tables[0][0].shape[1], loss, labels, intercept)
     row_loss = RowLoss(model, LOSSES[loss] if isinstance(loss, str) else loss)
-    if callable(w0) and any(map(eqx.is_array, jax.tree.leaves(w0))):
-        raise ProblemError(
-            "w0 holds arrays and can be called, as Equinox modules can: give lambda key: w0 instead."
-        )
-    start = w0(jax.random.key(0)) if callable(w0) else w0
-    first = jnp.asarray(jax.tree.leaves(start)[0]) if jax.tree.leaves(start) else jnp.zeros(0)
+    start = w0(jax.random.key(0)) if is_drawn(w0) else w0
+    numbers = [x for x in jax.tree.leaves(start) if not callable(x)]
+    first = jnp.asarray(numbers[0]) if numbers else jnp.zeros(0)
     dtype = first.dtype if jnp.issubdtype(first.dtype, jnp.floating) else jnp.result_type(float)
     rows = trees.cast(tuple((jnp.asarray(X), jnp.asarray(y)) for X, y in tables), dtype)
     at_start = _losses_at(row_loss, start, rows, [name for name, *_ in parts])

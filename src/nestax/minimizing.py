@@ -18,7 +18,7 @@ from nestax.estimator import AbstractEstimator, Method, as_method
 from nestax.loop import AVERAGES, Run
 from nestax.problem import Problem
 from nestax.progress import progress_line
-from nestax.record import choose_columns
+from nestax.record import FINITE_COLUMNS, choose_columns
 from nestax.registry import find
 from nestax.result import Carry, Result, Status
 from nestax.step import AbstractStep
@@ -241,25 +241,29 @@ def _last_finite(compiled: Compiled, chunk: Chunk, bad: int) -> tuple[At, int, i
 
 
 def _name_failure(compiled: Compiled, at: At, first: int, last: int) -> str:
-    """Which quantity became non-finite in the step after ``at``."""
-    run = compiled.run
-    problem, method = run.lane(())
-    carry = at.carry
-    if bool(trees.all_finite(carry)):
-        carry = compiled.advance(at, 1, 1).after.carry
+    """Which quantity became non-finite in the step after ``at``, or is not finite at the start."""
+    problem, method = compiled.run.lane(())
+    carry, record = at.carry, compiled.observe(at.carry)
+    if record["finite"]:
+        chunk = compiled.advance(at, 1, 1)
+        carry, record = chunk.after.carry, {name: c[0] for name, c in chunk.records.items()}
     trackers = method.estimator.trackers(carry.state)
-    finite = lambda tree: bool(trees.all_finite(tree))
-    what = "the gradient estimate"
-    if not finite(carry.w):
-        what = "the weights"
-    else:
-        for kind in ("value", "jac", "adjoint"):
-            for level, tracked in zip(problem.levels, getattr(trackers, kind) or (), strict=False):
-                if what == "the gradient estimate" and not finite(tracked):
-                    word = {"value": "value", "jac": "Jacobian", "adjoint": "adjoint"}[kind]
-                    what = f"the {word} of level {level.name!r}"
+    parts = {"the weights": carry.w}
+    for kind, word in {"value": "value", "jac": "Jacobian", "adjoint": "adjoint"}.items():
+        tracked = zip(problem.levels, getattr(trackers, kind) or (), strict=False)
+        parts |= {f"the {word} of level {level.name!r}": part for level, part in tracked}
+    parts |= {"the gradient estimate": carry.estimate, "the state of the optimizer": carry.opt_state}
+    parts |= {words: record[name] for name, words in FINITE_COLUMNS.items() if name in record}
+    bad = (words for words, part in parts.items() if not trees.all_finite(part))
+    what = next(bad, "the state of the method")
+    what = f"{what[0].upper()}{what[1:]}"
+    if first == last:
+        return (
+            f"{what} is infinite or NaN at the start: choose another w0, or give the level a project= "
+            "or a smoother function."
+        )
     return (
-        f"{what[0].upper()}{what[1:]} became infinite or NaN at step {at.step + 1:,} (between the "
-        f"records of steps {first:,} and {last:,}); the result is the last finite state. Lower the "
-        "learning rate, enlarge the batch, give the level a project= or a smoother function."
+        f"{what} became infinite or NaN at step {at.step + 1:,} (between the records of steps {first:,} "
+        f"and {last:,}); the result is the last finite state. Lower the learning rate, enlarge the "
+        "batch, give the level a project= or a smoother function."
     )

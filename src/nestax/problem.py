@@ -53,7 +53,9 @@ class Problem(eqx.Module):
 
     Args:
         levels: the levels from the innermost, which sees w, to the outermost, which is a scalar.
-        w0: the starting weights, a tree of arrays of one floating-point dtype, or ``fn(key)``.
+        w0: the starting weights, a tree of arrays of one floating-point dtype, or ``fn(key)``. What
+            holds arrays is a tree, even if it can be called, as an Equinox module; it may hold functions
+            besides.
         project: Euclidean projection of w onto the feasible set; None means unconstrained.
         linear_oracle: ``v ↦ argmin <v, x>`` over the feasible set, for Frank-Wolfe steps; alone or
             beside ``project``. See ``nx.linear_oracles``.
@@ -90,8 +92,8 @@ class Problem(eqx.Module):
         metrics: Mapping[str, Callable[[PyTree], Array]] | None = None,
     ):
         levels = _named(levels)
-        self.w0 = w0 if callable(w0) else jax.tree.map(_as_weights, w0)
-        shape = shapes_of(jax.eval_shape(w0, jax.random.key(0)) if callable(w0) else self.w0)
+        self.w0 = w0 if is_drawn(w0) else _as_weights(w0)
+        shape = shapes_of(jax.eval_shape(lambda: self.start(jax.random.key(0))))
         dtype = _float_dtype(shape)
         self.levels = _fit_together([trees.cast(level, dtype) for level in levels], shape)
         functions = {
@@ -152,7 +154,7 @@ class Problem(eqx.Module):
         return f"Problem\n{self.describe()}"
 
     def start(self, key: Array) -> PyTree:
-        return self.w0(key) if callable(self.w0) else self.w0
+        return _as_weights(self.w0(key)) if is_drawn(self.w0) else self.w0
 
     def project(self, w: PyTree) -> PyTree:
         return w if self.feasible is None else self.feasible(w)
@@ -289,7 +291,17 @@ def _check_weights(name: str, fn: Callable[[PyTree], PyTree] | None, shape: Shap
         raise ProblemError(f"{name} must return weights like w0, {shape}; it returns {returned}.")
 
 
-def _as_weights(x: Any) -> Array:
+def is_drawn(w0: Any) -> bool:
+    """Whether starting weights are ``fn(key)``: an Equinox module can be called, but holds arrays."""
+    return callable(w0) and not any(map(trees.is_array, jax.tree.leaves(w0)))
+
+
+def _as_weights(w0: PyTree) -> PyTree:
+    """Every number as an array; functions, such as activations, as a part of the structure."""
+    return jax.tree.map(lambda x: jax.tree_util.Partial(x) if callable(x) else _as_array(x), w0)
+
+
+def _as_array(x: Any) -> Array:
     if str(getattr(x, "dtype", "")) == "float64" and not jax.config.jax_enable_x64:  # pyright: ignore[reportAttributeAccessIssue]
         raise ProblemError(
             "w0 is float64 but JAX computes in float32 here: pass w0.astype('float32'), or call "

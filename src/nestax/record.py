@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, PyTree
 
 from nestax import trees
@@ -22,6 +23,15 @@ EXACT_COLUMNS = {
     "jac_error": "‖v^i − ∇f_i(u^{i-1})‖ in Frobenius norm for every level",
 }
 COLUMNS = {"value": "the tracked value of F(w)"} | EXACT_COLUMNS
+#: Columns that are finite wherever a run goes well, and what messages call them. Others may be NaN: the
+#: errors of trackers that a method does not have, and metrics.
+FINITE_COLUMNS = {
+    "value": "the tracked value",
+    "exact_value": "the exact value",
+    "gap": "the gap",
+    "grad_norm": "the exact gradient norm",
+    "grad_error": "the error of the gradient estimate",
+}
 
 
 def choose_columns(problem: Problem, record: Sequence[str] | None) -> tuple[str, ...]:
@@ -103,6 +113,15 @@ def tracker_errors(problem: Problem, w: PyTree, trackers: Any) -> dict[str, Arra
         "value_error": jnp.stack(values),
         "jac_error": jnp.stack(jacs) if jacs else missing,
     }
+
+
+def with_columns_finite(records: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Records whose column "finite" says that the lane is finite, and what is recorded of F as well.
+
+    On the host, so that the program which computes a record is the same whatever is asked of it.
+    """
+    told = [np.isfinite(records[name]) for name in FINITE_COLUMNS if name in records]
+    return records | {"finite": np.logical_and.reduce([records["finite"], *told])}
 
 
 def _list(names: Any) -> str:

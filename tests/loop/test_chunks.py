@@ -205,6 +205,52 @@ def test_the_step_after_the_last_finite_state_is_the_bad_one():
     assert again.status is nx.Status.NONFINITE
 
 
+def walled(w0=1.0):
+    """F(w) = −w, and infinite from 5 on, which no draw shows; a metric that means nothing."""
+    return nx.Problem(
+        [nx.Level(lambda w, r: r * w, jnp.ones(4), name="scale"), nx.Level(lambda u: -u, name="minus")],
+        jnp.asarray(w0),
+        exact=lambda w: jnp.where(w < 5, -w, jnp.inf),
+        metrics={"nothing": lambda w: jnp.nan * w},
+    )
+
+
+def walk(w0=1.0, **rest):
+    """A step adds 1/8."""
+    return nx.minimize(walled(w0), nx.Plain(), optax.sgd(1 / 8), steps=60, record_every=10, **rest)
+
+
+def test_an_infinite_exact_value_stops_the_run_before_it():
+    result = walk()
+    assert result.status is nx.Status.NONFINITE
+    assert result.message.startswith(
+        "The exact value became infinite or NaN at step 32 (between the records of steps 30 and 40); "
+    )
+    assert (result.carry.step, float(result.w)) == (31, 1 + 31 / 8)
+    np.testing.assert_array_equal(result.records["exact_value"], -1 - np.arange(0, 31, 10) / 8)
+    # What nobody asked for is not known; and some columns may be NaN.
+    blind = walk(record=["value", "jac_error", "nothing"])
+    assert blind.status is nx.Status.SUCCESS
+    assert np.isnan(blind.records["nothing"]).all()
+    assert np.isnan(blind.records["jac_error"]).all()
+
+
+def test_a_start_that_is_not_finite_is_named():
+    result = walk(6.0)
+    assert result.message.startswith(
+        "The exact value is infinite or NaN at the start: choose another w0"
+    )
+    assert (result.status, result.carry.step) == (nx.Status.NONFINITE, 0)
+
+
+def test_a_lane_with_an_infinite_exact_value_has_diverged():
+    lanes = nx.sweep(
+        walled(), lambda s: (nx.Plain(), optax.sgd(s.lr)), settings=nx.grid(lr=[1 / 8, 1 / 80]),
+        seeds=1, steps=60, record_every=10,
+    )  # fmt: skip
+    assert lanes.status[:, 0].tolist() == [nx.Status.NONFINITE, nx.Status.SUCCESS]
+
+
 def test_schedules_see_count_and_horizon():
     seen = nx.SMVR(beta=lambda count, horizon: 1.0 - count / (2.0 * horizon))
     problem = nx.problems.mean_deviation(nx.datasets.synthetic_returns(50, 3))
