@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from nestax import steps as steps
     from nestax import testing as testing
     from nestax import theory as theory
+    from nestax.blocks import Blocks as Blocks
     from nestax.checking import check as check
     from nestax.comparing import Comparison as Comparison
     from nestax.comparing import compare as compare
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from nestax.level import Level as Level
     from nestax.loop import draw_batches as draw_batches
     from nestax.minimizing import minimize as minimize
+    from nestax.per_block import PerBlock as PerBlock
     from nestax.problem import Problem as Problem
     from nestax.problem import Prox as Prox
     from nestax.rating import rates as rates
@@ -64,7 +66,7 @@ _HOMES = {
     "Status": "result", "load": "result", "Groups": "source", "Population": "source",
     "Sampler": "source", "grid": "sweeping", "sweep": "sweeping", "regularised": "staging",
     "solve_stages": "staging", "Stage": "theory", "halving": "theory", "rates": "rating",
-    "autotune": "tuning", "estimate_constants": "constants",
+    "Blocks": "blocks", "PerBlock": "per_block", "autotune": "tuning", "estimate_constants": "constants",
 }  # fmt: skip
 
 

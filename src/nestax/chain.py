@@ -1,7 +1,9 @@
 """A batch plugged into every level of a chain: how methods without memory, and most starts, go."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
@@ -38,3 +40,26 @@ def value_and_gradient(problem: Problem, w: PyTree, batches: Batches) -> tuple[A
     """Value and gradient of a chain of one level."""
     value, pull = problem.levels[0].value_and_pull(w, batches[0]["value"])
     return value, pull(jnp.ones_like(value))
+
+
+def visit_blocks(problem: Problem, batches: Batches, fn: Callable[..., PyTree], *rows: PyTree) -> PyTree:
+    """``fn(chain, batches, *rows)`` of every visited block, along a leading axis that ``rows`` have too."""
+
+    def one(visits: Batches, *rows: PyTree) -> PyTree:
+        own: Any = tuple(
+            {name: level.source and level.source.batch(visit) for name, visit in batch.items()}  # pyright: ignore[reportAttributeAccessIssue]
+            for level, batch in zip(problem.levels, visits, strict=True)
+        )
+        return fn(problem.block(visited_in(visits)), own, *rows)
+
+    return jax.vmap(one)(batches, *rows)
+
+
+def visited_in(batches: Batches) -> Array:
+    """The blocks that a step visits, which are the same at all levels."""
+    return next(v.blocks for batch in batches for v in batch.values() if v is not None)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def mean_of_visited(tree: PyTree) -> PyTree:
+    """The average over the leading axis, that of visited blocks."""
+    return jax.tree.map(lambda x: jnp.mean(x, axis=0), tree)

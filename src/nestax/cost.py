@@ -46,15 +46,17 @@ class Meter:
                     total = total.plus(n, Cost(1, *each))
             return total
 
-        draws = lambda sizes: [
-            0 if source is None else n * source.cost
+        draws = lambda sizes, each="cost": [
+            0 if source is None else n * getattr(source, each)
             for (source, _), n in zip(levels, sizes, strict=True)
         ]
         if refresh == "population":
-            many = [0 if source is None else source.size or 0 for source, _ in levels]
+            start = many = [0 if source is None else source.size or 0 for source, _ in levels]
         else:
-            many = draws((refresh,) * len(levels) if isinstance(refresh, int) else first_sizes)
-        self.start = self.refresh = cost(many, at_most=1)
+            large = (refresh,) * len(levels) if isinstance(refresh, int) else first_sizes
+            table = estimator.blocks == "table"
+            start, many = draws(large, "start_cost" if table else "cost"), draws(large)
+        self.start, self.refresh = cost(start, at_most=1), cost(many, at_most=1)
         self.step = cost(draws(sizes))
 
     def after(self, cost: Cost, begin: int, end: int) -> Cost:

@@ -137,7 +137,8 @@ def make_plan(
     """The static facts of a run; ``seeds`` is 0 for a single lane."""
     sizes = level_sizes(problem, "batch_size", batch_size)
     if init_batch_size is None:
-        first = tuple(10 * size for size in sizes)
+        # The start of a method with a table visits every block, which is many draws already.
+        first = tuple((10 if problem.blocks is None else 1) * size for size in sizes)
     else:
         first = level_sizes(problem, "init_batch_size", init_batch_size)
     platform = jax.default_backend()

@@ -100,6 +100,9 @@ class AbstractEstimator(eqx.Module):
     about: ClassVar[About] = About()
     #: Which weights the method returns: "last", "average" or "weighted"; see ``minimize``.
     output: ClassVar[str] = "last"
+    #: How it runs on a chain with blocks: "table", with memory of every block, so that the start visits
+    #: all of them; "visited", with none; None on the view of all blocks side by side.
+    blocks: ClassVar[str | None] = None
 
     def __check_init__(self):
         check_setting("lr", self.lr, "positive", lambda x: x > 0)
@@ -137,6 +140,15 @@ class AbstractEstimator(eqx.Module):
         """Refuses a problem that the method does not apply to, and names one that does."""
         name, about, levels = type(self).__name__, self.about, len(problem.levels)
         what, instead = None, about.instead
+        if problem.blocks is not None and self.blocks is None:
+            raise ProblemError(
+                f"{name} knows no blocks: wrap it as nx.PerBlock(nx.{name}(...)), or pass "
+                "problem.every_block(), which visits all of them."
+            )
+        if problem.blocks is None and self.blocks == "table":
+            raise ProblemError(
+                f"{name} is made for levels with nx.Blocks as data: use {instead} instead."
+            )
         if about.levels is not None and levels != about.levels:
             words = {1: "one level", 2: "two levels"}
             what = f"is made for {words[about.levels]} and this chain has {levels}"
@@ -185,6 +197,11 @@ class AbstractEstimator(eqx.Module):
         missing = {name: value for name, value in values if getattr(self, name) is None}
         this = dataclasses.replace(self, **missing) if missing else self
         return with_schedules(this, horizon, str(problem.dtype))
+
+
+def seen_by(estimator: Any, problem: Problem) -> Problem:
+    """The problem as the method sees it: one that knows no blocks sees all of them side by side."""
+    return problem if getattr(estimator, "blocks", None) else problem.every_block()
 
 
 class Method(eqx.Module):

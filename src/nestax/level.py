@@ -65,13 +65,11 @@ class Level(eqx.Module):
         self.fn, self.onto, self.name, self.batched = fn, project, name, batched
         self.args = tuple(jnp.asarray(a) if isinstance(a, int | float) else a for a in args)
         self.structure = structure
-        if batched and self.source is not None:
-            population = self.source.population() if self.source.size else None
-            if population is not None and population.weights is not None:
-                raise ProblemError(
-                    f"level {name!r}: batched=True needs draws of equal weight, so neither row "
-                    "weights nor groups of different sizes."
-                )
+        if batched and self.source is not None and self.source.weighted:
+            raise ProblemError(
+                f"level {name!r}: batched=True needs draws of equal weight, so neither row weights nor "
+                "groups or blocks of different sizes."
+            )
 
     @property
     def deterministic(self) -> bool:

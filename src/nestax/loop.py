@@ -220,21 +220,35 @@ def descend(problem: Problem, rule: Any, carry: Carry) -> tuple[PyTree, PyTree]:
 
 # Draws. A key belongs to (seed, level, pass); the step is folded in by the source.
 
-#: Folded into a seed's key for random starting weights; levels use 0, 1, 2, …
+#: Folded into a seed's key for random starting weights and for visited blocks; levels use 0, 1, 2, …
 FIRST_WEIGHTS = 2**31 - 1
+VISITED_BLOCKS = 2**31 - 2
 
 
 def draw_batches(
-    problem: Problem, passes: Any, key: Array, step: Array | int, sizes: tuple[int, ...]
+    problem: Problem,
+    passes: Any,
+    key: Array,
+    step: Array | int,
+    sizes: tuple[int, ...],
+    every_block: bool = False,
 ) -> Batches:
     """The batches of one step, independent across levels and passes.
 
     The first pass of a level draws the same whatever other passes there are, so that methods can be
-    compared draw by draw.
+    compared draw by draw. In a chain with blocks all levels and passes visit the same blocks.
 
     Args:
         passes: an estimator, or the names of the passes to draw for every level.
+        every_block: whether all blocks are visited, as at the start of a method with a table.
     """
+    blocks = problem.blocks
+    if blocks is None:
+        draw = lambda source, key, size: source.draw(key, jnp.asarray(step), size)
+    else:
+        own = jax.random.fold_in(key, VISITED_BLOCKS)
+        visited = jnp.arange(blocks.blocks) if every_block else blocks.visited(own, jnp.asarray(step))
+        draw = lambda source, key, size: source.draw_in(visited, key, jnp.asarray(step), size)
     if isinstance(passes, AbstractEstimator):
         per_level: Any = passes.level_passes(problem)
     else:
@@ -246,8 +260,7 @@ def draw_batches(
         for name in per_level[i]:
             n = names.index(name) * levels + i
             source = level.source
-            drawn = None if source is None else source.draw(keys[n], jnp.asarray(step), sizes[i])
-            batches[i][name] = drawn
+            batches[i][name] = None if source is None else draw(source, keys[n], sizes[i])
     return batches
 
 
@@ -261,12 +274,15 @@ def _draw_block(run: Run, first: Array) -> Batches:
 
 
 def _first_batches(problem: Problem, method: Method, key: Array, plan: Plan) -> Batches:
+    everywhere = method.estimator.blocks == "table"
     if method.estimator.refresh_batch is not None:
-        return _refresh_batches(problem, method, key, 0)
-    return draw_batches(problem, method.estimator, key, 0, plan.first_sizes)
+        return _refresh_batches(problem, method, key, 0, everywhere)
+    return draw_batches(problem, method.estimator, key, 0, plan.first_sizes, everywhere)
 
 
-def _refresh_batches(problem: Problem, method: Method, key: Array, step: Array | int) -> Batches:
+def _refresh_batches(
+    problem: Problem, method: Method, key: Array, step: Array | int, every_block: bool = False
+) -> Batches:
     estimator = method.estimator
     if estimator.refresh_batch == "population":
         return tuple(
@@ -274,7 +290,7 @@ def _refresh_batches(problem: Problem, method: Method, key: Array, step: Array |
             for level, passes in zip(problem.levels, estimator.level_passes(problem), strict=True)
         )
     sizes = (int(estimator.refresh_batch or 1),) * len(problem.levels)
-    return draw_batches(problem, estimator, key, step, sizes)
+    return draw_batches(problem, estimator, key, step, sizes, every_block)
 
 
 def _facts(run: Run) -> Any:

@@ -14,7 +14,7 @@ from nestax import trees
 from nestax.cost import Cost, Meter
 from nestax.drive import At, Chunk, Compiled, make_plan
 from nestax.errors import SettingError, check_count, check_seed, check_setting, choose
-from nestax.estimator import AbstractEstimator, Method, as_method
+from nestax.estimator import AbstractEstimator, Method, as_method, seen_by
 from nestax.loop import AVERAGES, Run
 from nestax.problem import Problem
 from nestax.progress import progress_line
@@ -92,6 +92,7 @@ def minimize(
             init_batch_size=init_batch_size, seed=check_seed(seed),
         )  # fmt: skip
     method = as_method(problem, estimator, optimizer)
+    problem = seen_by(method.estimator, problem)
     method.check(problem)
     seed = check_seed(seed)
     if output is None:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from nestax import trees
+from nestax.blocks import Blocks, EveryBlock, mean_over_blocks
 from nestax.errors import ProblemError, check_setting
 from nestax.jacobian import Jacobian, pull_through
 from nestax.level import Level
@@ -48,8 +49,31 @@ class Shrink(eqx.Module):
         return jax.tree.map(lambda x: jnp.sign(x) * jnp.maximum(jnp.abs(x) - by, 0), w)
 
 
+class AcrossBlocks(eqx.Module):
+    """The function of a level for all blocks side by side.
+
+    stacked: whether its input has one entry per block; that of the innermost level is w, for all.
+    outermost: whether its outcome is the average over the blocks.
+    """
+
+    fn: Callable[..., PyTree]
+    stacked: bool = eqx.field(static=True)
+    drawn: bool = eqx.field(static=True)
+    batched: bool = eqx.field(static=True)
+    outermost: bool = eqx.field(static=True)
+
+    def __call__(self, x: PyTree, *rest: Any) -> PyTree:
+        draw = ((1 if self.batched else 0),) if self.drawn else ()
+        axes = (0 if self.stacked else None, *draw, *(None,) * (len(rest) - len(draw)))
+        each = jax.vmap(self.fn, in_axes=axes)(x, *rest)
+        return jax.tree.map(lambda y: jnp.mean(y, 0), each) if self.outermost else each
+
+
 class Problem(eqx.Module):
     """Minimise F(w) = f_K ∘ … ∘ f_1(w) + penalty(w) over a feasible set.
+
+    With ``nx.Blocks`` as data, the average of such chains: F(w) = 1/M Σ_m f_K^m ∘ … ∘ f_1^m(w) +
+    penalty(w).
 
     Args:
         levels: the levels from the innermost, which sees w, to the outermost, which is a scalar.
@@ -92,6 +116,7 @@ class Problem(eqx.Module):
         metrics: Mapping[str, Callable[[PyTree], Array]] | None = None,
     ):
         levels = _named(levels)
+        _check_blocks(levels)
         self.w0 = w0 if is_drawn(w0) else _as_weights(w0)
         shape = shapes_of(jax.eval_shape(lambda: self.start(jax.random.key(0))))
         dtype = _float_dtype(shape)
@@ -136,6 +161,40 @@ class Problem(eqx.Module):
     def finite(self) -> bool:
         """Whether every stochastic level has a population, so that F can be computed exactly."""
         return all(level.source is None or level.source.size for level in self.levels)
+
+    @property
+    def blocks(self) -> Blocks | None:
+        """The blocks that the levels share, from the first level that draws; None without blocks."""
+        first = next(level.source for level in self.levels if level.source is not None)
+        return first if isinstance(first, Blocks) else None
+
+    def block(self, number: Array | int) -> "Problem":
+        """The chain of one block alone."""
+        return self._with_sources(lambda source: source.block(number))
+
+    def every_block(self) -> "Problem":
+        """The same F as one chain, whose values hold one entry per block and whose draws visit all of
+        them: what methods that know no blocks run on, at M samples a draw."""
+        if self.blocks is None:
+            return self
+        levels, stacked = [], False
+        for level in self.levels:
+            drawn, last = not level.deterministic, level is self.levels[-1]
+            across = stacked or drawn
+            fn = AcrossBlocks(level.fn, stacked, drawn, level.batched, last) if across else level.fn
+            onto = jax.vmap(level.onto) if level.onto and across and not last else level.onto
+            source: Any = level.source
+            data = EveryBlock(source) if drawn else None
+            levels.append(level.replace(fn=fn, data=data, project=onto, structure=None))
+            stacked = across
+        return Problem(
+            levels, self.w0, project=self.feasible, linear_oracle=self.linear_oracle, prox=self.prox,
+            penalty=self.penalty, exact=self.exact, optimum=self.optimum, metrics=self.metrics,
+        )  # fmt: skip
+
+    def _with_sources(self, change: Callable[[Any], Any]) -> "Problem":
+        swap = lambda level: level if level.source is None else level.replace(data=change(level.source))
+        return eqx.tree_at(lambda p: p.levels, self, tuple(map(swap, self.levels)))
 
     def describe(self) -> str:
         """The chain of shapes, one line a level, and what else belongs to the problem."""
@@ -206,7 +265,7 @@ class Problem(eqx.Module):
 
     def value(self, w: PyTree) -> Array:
         """F(w), with penalty and non-smooth term."""
-        inner = self.level_values(w)[-1] if self.exact is None else self.exact(w)
+        inner = self._chain_value(w) if self.exact is None else self.exact(w)
         inner = inner if self.penalty is None else inner + self.penalty(w)
         return inner + self.nonsmooth(w)
 
@@ -218,11 +277,27 @@ class Problem(eqx.Module):
         """The smooth part of F at w and its gradient."""
         if self.exact is not None:
             return self.add_penalty(w, *jax.value_and_grad(self.exact)(w))
+        return self.add_penalty(w, *self._chain_value_and_grad(w))
+
+    def _chain_value(self, w: PyTree) -> Array:
+        if self.blocks is None:
+            return self.level_values(w)[-1]
+        return self._over_blocks(lambda block: block.level_values(w)[-1])
+
+    def _chain_value_and_grad(self, w: PyTree) -> tuple[Array, PyTree]:
+        if self.blocks is not None:
+            return self._over_blocks(lambda block: block._chain_value_and_grad(w))
         pulls, x = [], w
         for level in self.levels:
             x, pull = level.value_and_pull(x, self._population(level))
             pulls.append(pull)
-        return self.add_penalty(w, x, pull_through(pulls, x))
+        return x, pull_through(pulls, x)
+
+    def _over_blocks(self, fn: Callable[["Problem"], PyTree]) -> PyTree:
+        """Mean over the blocks of what ``fn`` makes of each."""
+        assert self.blocks is not None
+        count, width = self.blocks.blocks, self.blocks.visit
+        return mean_over_blocks(count, width, lambda number: fn(self.block(number)))
 
     def add_penalty(self, w: PyTree, value: Array, grad: PyTree) -> tuple[Array, PyTree]:
         if self.penalty is None:
@@ -320,6 +395,21 @@ def _float_dtype(shape: Shapes) -> Any:
     return dtypes[0]
 
 
+def _check_blocks(levels: list[Level]) -> None:
+    """One block axis for the whole chain."""
+    drawing = [level for level in levels if level.source is not None]
+    kinds = [(s.blocks, s.visit) if isinstance(s := level.source, Blocks) else None for level in drawing]
+    if len(set(kinds)) > 1:
+        words = [
+            f"{level.name!r} {'none' if kind is None else f'{kind[0]}, visiting {kind[1]}'}"
+            for level, kind in zip(drawing, kinds, strict=True)
+        ]
+        raise ProblemError(
+            "levels with blocks need the same number of blocks and of visits at every level that draws; "
+            f"got {', '.join(words)}."
+        )
+
+
 def _fit_together(levels: list[Level], shape: Shapes) -> tuple[Level, ...]:
     """Binds every level to the output of the one before; refuses a chain that does not fit."""
     lines, bound, x = [_line("w", None, shape)], [], shape
@@ -362,6 +452,8 @@ def _line(name: str, level: Level | None, shape: Shapes) -> str:
         note = "deterministic"
     elif level.source.size is None:
         note = "sampler"
+    elif isinstance(level.source, Blocks):
+        note = f"{level.source.blocks:,} blocks"
     else:
         note = f"{level.source.size:,} rows"
     return f"  {name:<12} {note:<14} {shape}"

@@ -3,11 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
 from nestax import trees
+from nestax.blocks import mean_over_blocks
 from nestax.errors import SettingError
 from nestax.estimator import AbstractEstimator, Estimate
 from nestax.problem import Problem
@@ -19,7 +21,7 @@ EXACT_COLUMNS = {
     "grad_norm": "‖∇F(w)‖; ‖w − Π(w − ∇F(w))‖ under a constraint; the Frank-Wolfe gap with a linear "
     "oracle alone",
     "grad_error": "‖v − ∇F(w)‖, at the weights the estimate belongs to",
-    "value_error": "‖u^i − f_i(u^{i-1})‖ for every level",
+    "value_error": "‖u^i − f_i(u^{i-1})‖ for every level; the root mean square over blocks",
     "jac_error": "‖v^i − ∇f_i(u^{i-1})‖ in Frobenius norm for every level",
 }
 COLUMNS = {"value": "the tracked value of F(w)"} | EXACT_COLUMNS
@@ -81,16 +83,31 @@ def measure(
         }
         out |= {name: x for name, x in exacts.items() if name in columns}
     if "grad_error" in columns:
-        _, target = problem.value_and_grad(trackers.w)
-        _, grad = problem.add_penalty(trackers.w, estimate.value, estimate.grad)
+        # Blocks were visited at different weights, so there the error is that at the current ones.
+        at = trackers.w if problem.blocks is None else w
+        _, target = problem.value_and_grad(at)
+        _, grad = problem.add_penalty(at, estimate.value, estimate.grad)
         out["grad_error"] = trees.norm(trees.subtract(grad, target))
     if "value_error" in columns or "jac_error" in columns:
-        errors = tracker_errors(problem, w, trackers)
+        errors = _errors(problem, w, trackers)
         out |= {name: errors[name] for name in ("value_error", "jac_error") if name in columns}
     for name, fn in problem.metrics.items():
         if name in columns:
             out[name] = fn(w)
     return out
+
+
+def _errors(problem: Problem, w: PyTree, trackers: Any) -> dict[str, Array]:
+    """The errors of the trackers; with blocks the root of the mean of their squares."""
+    blocks = problem.blocks
+    if blocks is None or trackers.value is None:
+        return tracker_errors(problem, w, trackers)
+
+    def squares(number: Array) -> dict[str, Array]:
+        own = jax.tree.map(lambda x: x[number], trackers)
+        return jax.tree.map(jnp.square, tracker_errors(problem.block(number), w, own))
+
+    return jax.tree.map(jnp.sqrt, mean_over_blocks(blocks.blocks, blocks.visit, squares))
 
 
 def tracker_errors(problem: Problem, w: PyTree, trackers: Any) -> dict[str, Array]:

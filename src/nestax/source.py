@@ -45,6 +45,8 @@ class AbstractSource(eqx.Module):
 
     size: how many rows the population has; None where there is no population.
     cost: how many samples one draw counts as.
+    start_cost: the same for the draws of the start.
+    weighted: whether the members of the population count differently.
     """
 
     def draw(self, key: Array, step: Array, size: int) -> Batch:
@@ -66,6 +68,14 @@ class AbstractSource(eqx.Module):
     @property
     def cost(self) -> int:
         return 1
+
+    @property
+    def start_cost(self) -> int:
+        return self.cost
+
+    @property
+    def weighted(self) -> bool:
+        return False
 
 
 class Population(AbstractSource):
@@ -153,6 +163,10 @@ class Population(AbstractSource):
     def size(self) -> int:
         return jax.tree.leaves(self.data)[0].shape[0]
 
+    @property
+    def weighted(self) -> bool:
+        return self.weights is not None
+
 
 class Sampler(AbstractSource):
     """A simulator: ``fn(key)`` returns one draw. There is no population, so no exact oracle."""
@@ -214,6 +228,10 @@ class Groups(AbstractSource):
     @property
     def cost(self) -> int:
         return len(self.members)
+
+    @property
+    def weighted(self) -> bool:
+        return len({member.size for member in self.members}) > 1
 
 
 class Coupling:

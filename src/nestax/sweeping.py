@@ -16,7 +16,7 @@ from jaxtyping import PyTree
 from nestax.cost import Meter
 from nestax.drive import Compiled, make_plan
 from nestax.errors import SettingError, check_count
-from nestax.estimator import AbstractEstimator, Method, as_method
+from nestax.estimator import AbstractEstimator, Method, as_method, seen_by
 from nestax.loop import AVERAGES, Run
 from nestax.minimizing import Book
 from nestax.problem import Problem
@@ -148,6 +148,8 @@ def sweep(
     # Building every setting here, with plain numbers, refuses a bad one before anything compiles.
     rows = [{k: float(v[n]) for k, v in settings.items()} for n in range(lengths.pop())]
     each = [built(row)[1] for row in rows]
+    problem = seen_by(each[0].estimator, problem)
+    built = Built(build, problem)
     each[0].check(problem)
     columns = choose_columns(problem, record)
     facts = {"batch_size": batch_size, "init_batch_size": init_batch_size, "columns": columns}

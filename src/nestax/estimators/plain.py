@@ -5,37 +5,51 @@ u_t^i    value[i]    f_i(u_t^{i-1}; ξ_t^i), no memory
 v_t      grad        J_1(w_t; ξ_t^1)ᵀ ⋯ J_K(u_t^{K-1}; ξ_t^K)ᵀ
 """
 
+from typing import ClassVar
+
 import equinox as eqx
 from jaxtyping import PyTree
 
-from nestax.chain import plug_in
+from nestax.chain import mean_of_visited, plug_in, visit_blocks
 from nestax.estimator import AbstractEstimator, Batches, Calls, Estimate, Trackers
 from nestax.jacobian import pull_through
 from nestax.problem import Problem
 
 
 class PlainState(eqx.Module):
+    """For diagnostics only; nothing is kept of blocks."""
+
     w: PyTree
-    value: tuple[PyTree, ...]
+    value: tuple[PyTree, ...] | None
 
 
 class Plain(AbstractEstimator):
     """The gradient of the chain with every expectation replaced by the mean of a fresh batch.
 
     Its expectation is not ∇F as soon as an outer level is not affine: the bias is of order one
-    over the batch size and does not fade along the run.
+    over the batch size and does not fade along the run. In a chain with blocks, the average over the
+    visited ones.
     """
+
+    blocks: ClassVar = "visited"
 
     @property
     def passes(self):
         return {"value": Calls(1, 1)}
 
     def init(self, problem: Problem, w: PyTree, batches: Batches):
-        value, pulls = plug_in(problem, w, batches)
-        return Estimate(value[-1], pull_through(pulls, value[-1]), {}), PlainState(w, tuple(value))
+        if problem.blocks is not None:
+            one = lambda chain, own: _plugged_in(chain, w, own)[0]
+            return mean_of_visited(visit_blocks(problem, batches, one)), PlainState(w, None)
+        return _plugged_in(problem, w, batches)
 
     def update(self, problem: Problem, w: PyTree, batches: Batches, state: PlainState):
         return self.init(problem, w, batches)
 
     def trackers(self, state: PlainState):
         return Trackers(state.w, state.value)
+
+
+def _plugged_in(problem: Problem, w: PyTree, batches: Batches) -> tuple[Estimate, PlainState]:
+    value, pulls = plug_in(problem, w, batches)
+    return Estimate(value[-1], pull_through(pulls, value[-1]), {}), PlainState(w, tuple(value))
