@@ -43,7 +43,7 @@ def value_and_gradient(problem: Problem, w: PyTree, batches: Batches) -> tuple[A
 
 
 def visit_blocks(problem: Problem, batches: Batches, fn: Callable[..., PyTree], *rows: PyTree) -> PyTree:
-    """``fn(chain, batches, *rows)`` of every visited block, along a leading axis that ``rows`` have too."""
+    """``fn(chain, batches, *rows)`` of every visited block, along the leading axis of ``rows``."""
 
     def one(visits: Batches, *rows: PyTree) -> PyTree:
         own: Any = tuple(
