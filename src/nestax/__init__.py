@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from nestax import datasets as datasets
     from nestax import linear_oracles as linear_oracles
+    from nestax import networks as networks
     from nestax import problems as problems
     from nestax import projections as projections
     from nestax import sklearn as sklearn
@@ -49,12 +50,14 @@ if TYPE_CHECKING:
     from nestax.staging import solve_stages as solve_stages
     from nestax.sweeping import grid as grid
     from nestax.sweeping import sweep as sweep
+    from nestax.tasks import Tasks as Tasks
     from nestax.theory import Stage as Stage
     from nestax.theory import halving as halving
     from nestax.tuning import autotune as autotune
 
 _MODULES = (
-    "datasets", "linear_oracles", "problems", "projections", "sklearn", "steps", "testing", "theory",
+    "datasets", "linear_oracles", "networks", "problems", "projections", "sklearn", "steps", "testing",
+    "theory",
 )  # fmt: skip
 # No module may have the name of a function here: importing it would take the name.
 _HOMES = {
@@ -66,7 +69,8 @@ _HOMES = {
     "Status": "result", "load": "result", "Groups": "source", "Population": "source",
     "Sampler": "source", "grid": "sweeping", "sweep": "sweeping", "regularised": "staging",
     "solve_stages": "staging", "Stage": "theory", "halving": "theory", "rates": "rating",
-    "Blocks": "blocks", "PerBlock": "per_block", "autotune": "tuning", "estimate_constants": "constants",
+    "Blocks": "blocks", "Tasks": "tasks", "PerBlock": "per_block", "autotune": "tuning",
+    "estimate_constants": "constants",
 }  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from nestax.table import Table
 
 FRENCH = "https://mba.tuck.dartmouth.edu/pages/faculty/ken.french/"
 LIBSVM = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/"
+OMNIGLOT = "https://github.com/brendenlake/omniglot/"
 UCI = "https://archive.ics.uci.edu/"
 
 
@@ -87,6 +88,15 @@ SOURCES = {
             url=f"{UCI}static/public/330/hiv+1+protease+cleavage.zip",
             home=f"{UCI}dataset/330/hiv+1+protease+cleavage",
             terms="CC BY 4.0, as far as known",
+        ),
+        Source(
+            name="omniglot",
+            rows=32_460,
+            columns=784,
+            files=("omniglot28.npz",),
+            url=f"{OMNIGLOT}raw/master/python/images_background.zip",
+            home=OMNIGLOT,
+            terms="MIT licence",
         ),
     )
 }

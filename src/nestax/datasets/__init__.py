@@ -2,6 +2,8 @@
 
 from nestax.datasets.cleavage import hiv1 as hiv1
 from nestax.datasets.corruption import corrupt as corrupt
+from nestax.datasets.handwriting import Omniglot as Omniglot
+from nestax.datasets.handwriting import omniglot as omniglot
 from nestax.datasets.libsvm_format import libsvm as libsvm
 from nestax.datasets.returns import Returns as Returns
 from nestax.datasets.returns import industry as industry
@@ -9,3 +11,4 @@ from nestax.datasets.returns import read_returns as read_returns
 from nestax.datasets.synthetic import synthetic_returns as synthetic_returns
 from nestax.fetching import available as available
 from nestax.fetching import fetch as fetch
+from nestax.tasks import sinusoids as sinusoids

@@ -1,0 +1,90 @@
+"""Two small networks as plain functions of a tree of weights, for meta-learning.
+
+Both are written with matrix products alone, also the convolutions: tasks have weights of their own, and
+a product of many small matrices is fast where a convolution with many sets of weights is not.
+"""
+
+import functools
+import itertools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, PyTree
+
+from nestax.errors import check_count
+
+
+class Network(NamedTuple):
+    """A model: ``apply(w, x)`` for one input x, and ``init(key)`` for random weights."""
+
+    init: Callable[[Array], PyTree]
+    apply: Callable[[PyTree, Any], Array]
+
+
+def perceptron(*widths: int) -> Network:
+    """Layers of these widths, the first that of the input, with ReLU in between.
+
+    Weights are drawn from N(0, 1/inputs), biases are zero.
+    """
+    for width in widths:
+        check_count("width", width)
+    return Network(functools.partial(_layers, widths=widths), apply_perceptron)
+
+
+def _layers(key: Array, widths: tuple[int, ...]) -> list[dict[str, Array]]:
+    keys = jax.random.split(key, len(widths) - 1)
+    return [_layer(k, *pair) for k, pair in zip(keys, itertools.pairwise(widths), strict=True)]
+
+
+def _layer(key: Array, inputs: int, outputs: int) -> dict[str, Array]:
+    weight = jax.random.normal(key, (inputs, outputs)) * inputs**-0.5
+    return {"weight": weight, "bias": jnp.zeros(outputs)}
+
+
+def apply_perceptron(w: list[dict[str, Array]], x: Array) -> Array:
+    *hidden, last = w
+    for layer in hidden:
+        x = jax.nn.relu(x @ layer["weight"] + layer["bias"])
+    return x @ last["weight"] + last["bias"]
+
+
+def convolutional(classes: int, *, side: int = 28, filters: int = 64, depth: int = 4) -> Network:
+    """``depth`` times: a 3 × 3 convolution with stride 2, normalisation, ReLU; then a linear layer.
+
+    For grey images of ``side`` × ``side``; with the defaults and five classes 113,221 weights. Every
+    image is normalised by itself (over positions and channels), so that the loss of a batch is the mean
+    of the losses of its images, which normalising over a batch would break.
+    """
+    for name, count in {"classes": classes, "side": side, "filters": filters, "depth": depth}.items():
+        check_count(name, count)
+    init = functools.partial(_convolutions, classes=classes, side=side, filters=filters, depth=depth)
+    return Network(init, apply_convolutional)
+
+
+def _convolutions(key: Array, classes: int, side: int, filters: int, depth: int) -> dict[str, Any]:
+    *keys, last = jax.random.split(key, depth + 1)
+    layers = []
+    for number, k in enumerate(keys):
+        layer = _layer(k, 9 * (filters if number else 1), filters)
+        layers.append(layer | {"scale": jnp.ones(filters), "shift": jnp.zeros(filters)})
+        side = -(-side // 2)
+    return {"layers": layers, "last": _layer(last, side * side * filters, classes)}
+
+
+def apply_convolutional(w: dict[str, Any], x: Array) -> Array:
+    x = x[:, :, None]
+    for layer in w["layers"]:
+        x = _patches(x) @ layer["weight"] + layer["bias"]
+        x = (x - jnp.mean(x)) * jax.lax.rsqrt(jnp.var(x) + 1e-5)
+        x = jax.nn.relu(x * layer["scale"] + layer["shift"])
+    return x.ravel() @ w["last"]["weight"] + w["last"]["bias"]
+
+
+def _patches(x: Array) -> Array:
+    """The 3 × 3 neighbourhoods of every second pixel, as rows: (side, side, c) to (⌈side/2⌉, …, 9c)."""
+    height, width, _ = x.shape
+    padded = jnp.pad(x, ((1, 1), (1, 1), (0, 0)))
+    offsets = itertools.product(range(3), range(3))
+    return jnp.concatenate([padded[i : i + height : 2, j : j + width : 2] for i, j in offsets], axis=-1)
