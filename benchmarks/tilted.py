@@ -1,0 +1,60 @@
+"""Figure 3 and Table 2 of the SMVR paper, from the folder of a run into docs/tilted-results.md.
+
+    nestax reproduce term --full --out FOLDER
+    python benchmarks/tilted.py FOLDER
+
+The first needs NESTAX_DATA, or a network; the second only copies what the first has found.
+"""
+
+import csv
+import json
+import shutil
+import sys
+from pathlib import Path
+
+from nestax.table import Table
+
+DOCS = Path(__file__).parent.parent / "docs"
+PAGE, FIGURE = DOCS / "tilted-results.md", DOCS / "images" / "tilted.png"
+#: The columns of methods.csv that the page has room for.
+SHORT = ["set", "method", "lr", "knob", "its value", "steps", "error / gradient"]
+
+
+def write_page(folder: Path) -> None:
+    settings = [row for row in pick(read(folder / "methods.csv"), SHORT) if row[2] != "–"]
+    parts = {
+        "accuracies": read(folder / "accuracies.csv").to_markdown(),
+        "losses": read(folder / "losses.csv").to_markdown(),
+        "settings": Table(SHORT, settings).to_markdown(),
+        "rows": read(folder / "rows.csv").to_markdown(),
+        "findings": json.loads((folder / "settings.json").read_text())["summary"],
+    }
+    text = PAGE.read_text()
+    for name, part in parts.items():
+        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+        before, rest = text.split(begin)
+        text = f"{before}{begin}\n{part}\n{end}{rest.split(end)[1]}"
+    PAGE.write_text(text)
+    shutil.copyfile(folder / "figure-3.png", FIGURE)
+
+
+def read(path: Path) -> Table:
+    with path.open(newline="") as file:
+        columns, *rows = csv.reader(file)
+    return Table(columns, [[number(cell) for cell in row] for row in rows])
+
+
+def number(cell: str) -> float | str:
+    try:
+        return int(cell) if cell.isdigit() else float(cell)
+    except ValueError:
+        return cell
+
+
+def pick(table: Table, columns: list[str]) -> list[list]:
+    places = [table.columns.index(column) for column in columns]
+    return [[row[k] for k in places] for row in table.rows]
+
+
+if __name__ == "__main__":
+    write_page(Path(sys.argv[1]))
