@@ -24,17 +24,19 @@ class Contender(NamedTuple):
 
     build: from a setting to what ``nx.sweep`` takes.
     knob, values: what is tuned besides ``lr``.
-    length: how much longer than the budget it is followed; it is tuned and compared at the budget.
+    length: how much longer than the budget it is followed and tuned; it is compared at the budget.
+    parts: its batches are this many times smaller; it takes as many more steps.
     """
 
     build: Callable[[Any], Any]
     knob: str
     values: Sequence[float]
     length: int = 1
+    parts: int = 1
 
 
 def atscgd(levels: int) -> Callable[[Any], Any]:
-    """Its learning rate falls to about a hundredth: ten times as much to begin with."""
+    """Its learning rate falls to a fiftieth or less: ten times as much to begin with."""
 
     def build(s: Any) -> Any:
         beta = lambda count: jnp.minimum(1, s.scale * published_beta(count, levels))
