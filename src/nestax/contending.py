@@ -4,6 +4,7 @@ Every contender has a learning rate and one knob of its own. A learning rate is 
 here: what a step rule multiplies it by is divided out first.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -106,6 +107,7 @@ def draw_panels(panels: dict[tuple[int, str], Curves], ylabels: Sequence[str]) -
     for axis, label in zip(axes[:, 0], ylabels, strict=True):
         axis.set_ylabel(label)
     handles, labels = axes[0, 0].get_legend_handles_labels()
-    columns = 5 if len(titles) > 2 else 3
+    rows = math.ceil(len(labels) / (6 if len(titles) > 2 else 3))
+    columns = math.ceil(len(labels) / rows)
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
     return figure

@@ -9,6 +9,7 @@ from nestax.cli.shell import Outcome, note
 from nestax.errors import SettingError
 from nestax.experiments import Portfolios, reproduce_portfolio, reproduce_term
 from nestax.experiments.portfolio import INDUSTRIES, ROWS
+from nestax.table import Table
 
 #: Runs that are reported and runs that choose the settings, of all markets and of the smallest.
 FULL_SEEDS, QUICK_SEEDS = (20, 8), (5, 3)
@@ -105,13 +106,14 @@ def term_table(full: bool, seeds: int | None, tune_seeds: int | None) -> Outcome
         records={
             "accuracies": accuracies, "losses": losses, "methods": details, "rows": result.rows(),
             "curves": result.curves(),
+            "findings": Table(["finding"], [[finding] for finding in result.findings()]),
         },
         draw=lambda: [
             (
                 "figure-3",
                 "Figure 3: F(w) and the norm of its gradient against samples drawn; mean and band of one"
                 f" deviation over {seeds} splits, every method at the setting that other splits "
-                "chose. The level is where the full gradient ends after as many steps.",
+                "chose. The level line is where as many steps of the full gradient end.",
                 result.plot(),
             )
         ],

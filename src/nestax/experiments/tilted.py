@@ -308,15 +308,19 @@ class TiltedRuns:
         """Figure 3: F and gradient norm against samples, mean and band over runs."""
         panels = {}
         for name, trials in self.trials.items():
-            full = self.references[name][FULL]
+            ends = np.asarray([0, max(trial.samples[-1] for trial in trials.values())])
             for row, word in enumerate(("loss", "grad_norm")):
-                panels[row, name] = {
+                curves = {
                     method: (trial.samples, getattr(trial, word)) for method, trial in trials.items()
                 }
-                ends = np.asarray([0, max(trial.samples[-1] for trial in trials.values())])
-                level = np.repeat(getattr(full, word)[:, None], 2, axis=1)
-                panels[row, name][FULL] = (ends, level)
-        return draw_panels(panels, [NAMES["exact_value"], "gradient norm"])
+                level = getattr(self.references[name][FULL], word).mean()
+                panels[row, name] = curves | {FULL: (ends, np.full((1, 2), level))}
+        figure = draw_panels(panels, [NAMES["exact_value"], "gradient norm"])
+        for axis in figure.axes[: len(self.trials)]:
+            axis.yaxis.get_major_locator().set_params(subs=(1, 2, 5))  # F spans hardly a decade
+            axis.yaxis.set_major_formatter("{x:g}")
+            axis.yaxis.set_minor_formatter("")
+        return figure
 
     def _methods(self) -> list[str]:
         return list(next(iter(self.trials.values())))
