@@ -7,7 +7,6 @@ The first needs NESTAX_DATA, or a network; the second only copies what the first
 """
 
 import csv
-import json
 import shutil
 import sys
 from pathlib import Path
@@ -16,18 +15,22 @@ from nestax.table import Table
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGE, FIGURE = DOCS / "tilted-results.md", DOCS / "images" / "tilted.png"
+RESULTS = Path(__file__).parent / "results" / "tilted.csv"
 #: The columns of methods.csv that the page has room for.
-SHORT = ["set", "method", "lr", "knob", "its value", "steps", "error / gradient"]
+SHORT = [
+    "set", "method", "lr", "knob", "its value", "steps", "gradient norm", "length of w",
+    "error / gradient",
+]  # fmt: skip
 
 
 def write_page(folder: Path) -> None:
-    settings = [row for row in pick(read(folder / "methods.csv"), SHORT) if row[2] != "–"]
+    settings = pick(read(folder / "methods.csv"), SHORT)
     parts = {
         "accuracies": read(folder / "accuracies.csv").to_markdown(),
         "losses": read(folder / "losses.csv").to_markdown(),
         "settings": Table(SHORT, settings).to_markdown(),
         "rows": read(folder / "rows.csv").to_markdown(),
-        "findings": json.loads((folder / "settings.json").read_text())["summary"],
+        "findings": "\n".join(f"* {row[0]}" for row in read(folder / "findings.csv").rows),
     }
     text = PAGE.read_text()
     for name, part in parts.items():
@@ -36,6 +39,7 @@ def write_page(folder: Path) -> None:
         text = f"{before}{begin}\n{part}\n{end}{rest.split(end)[1]}"
     PAGE.write_text(text)
     shutil.copyfile(folder / "figure-3.png", FIGURE)
+    shutil.copyfile(folder / "methods.csv", RESULTS)
 
 
 def read(path: Path) -> Table:
