@@ -25,11 +25,12 @@ SHORT = [
 
 def write_page(folder: Path) -> None:
     settings = pick(read(folder / "methods.csv"), SHORT)
+    table = lambda name: read(folder / f"{name}.csv").to_markdown()
     parts = {
-        "accuracies": read(folder / "accuracies.csv").to_markdown(),
-        "losses": read(folder / "losses.csv").to_markdown(),
+        "accuracies": table("accuracies"),
+        "losses": table("losses"),
         "settings": Table(SHORT, settings).to_markdown(),
-        "rows": read(folder / "rows.csv").to_markdown(),
+        "rows": table("rows"),
         "findings": "\n".join(f"* {row[0]}" for row in read(folder / "findings.csv").rows),
     }
     text = PAGE.read_text()
@@ -45,7 +46,7 @@ def write_page(folder: Path) -> None:
 def read(path: Path) -> Table:
     with path.open(newline="") as file:
         columns, *rows = csv.reader(file)
-    return Table(columns, [[number(cell) for cell in row] for row in rows])
+    return Table(columns, rows)
 
 
 def number(cell: str) -> float | str:
@@ -57,7 +58,7 @@ def number(cell: str) -> float | str:
 
 def pick(table: Table, columns: list[str]) -> list[list]:
     places = [table.columns.index(column) for column in columns]
-    return [[row[k] for k in places] for row in table.rows]
+    return [[number(row[k]) for k in places] for row in table.rows]
 
 
 if __name__ == "__main__":
