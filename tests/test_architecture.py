@@ -18,7 +18,7 @@ ORDER = [
     "registry", "record", "packing", "cost", "loop", "progress", "drive", "figure", "result", "tuning",
     "minimizing", "staging", "sweeping", "comparing", "evaluating", "checking", "constants",
     "fetching", "losses", "tilting", "portfolio", "networks", "tasks", "problems", "rating",
-    "datasets", "testing", "sklearn", "experiments", "report", "cli", "__main__",
+    "datasets", "testing", "sklearn", "contending", "experiments", "report", "cli", "__main__",
 ]  # fmt: skip
 FILES = sorted(SOURCE.rglob("*.py"))
 

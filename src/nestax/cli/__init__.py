@@ -180,6 +180,30 @@ def reproduce_portfolio(
     finish(ctx, portfolio_figures(**settings))
 
 
+@reproduce.command("term")
+def reproduce_term(
+    ctx: typer.Context,
+    full: Annotated[
+        bool, typer.Option("--full", help="Four data sets and 20 runs: a quarter of an hour on 2 cores.")
+    ] = False,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Splits that are reported; 20 with --full, or else 5.")
+    ] = None,
+    tune_seeds: Annotated[
+        int | None,
+        typer.Option(min=1, help="Splits that choose the settings; 8 with --full, or else 3."),
+    ] = None,
+    json: JsonOption = False,
+    out: OutOption = None,
+    overwrite: OverwriteOption = False,
+) -> None:
+    """Figure 3 and Table 2: methods compared on classes that are rare and mislabelled."""
+    settings = begin(ctx)
+    from nestax.cli.reproducing import term_table
+
+    finish(ctx, term_table(**settings))
+
+
 @data.command("list")
 def list_sets(json: JsonOption = False) -> None:
     """Every data set with its size, its terms, and where it lies on this machine."""

@@ -2,3 +2,5 @@
 
 from nestax.experiments.portfolio import Portfolios as Portfolios
 from nestax.experiments.portfolio import reproduce_portfolio as reproduce_portfolio
+from nestax.experiments.tilted import TiltedRuns as TiltedRuns
+from nestax.experiments.tilted import reproduce_term as reproduce_term

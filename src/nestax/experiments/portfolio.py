@@ -22,13 +22,22 @@ import jax.numpy as jnp
 import numpy as np
 
 from nestax.comparing import FIRST_TUNING_SEED, TAIL
+from nestax.contending import (
+    FLOOR,
+    Contender,
+    atscgd,
+    draw_panels,
+    last_within,
+    nested_spider,
+    nlasg,
+    scsc,
+    smvr,
+)
 from nestax.errors import ProblemError, check_count
-from nestax.estimators import ATSCGD, NLASG, SCSC, SMVR, AdjointSMVR, NestedSPIDER, SnapshotSMVR
-from nestax.estimators.tscgd import published_beta
-from nestax.figure import COLOURS, DASHES, NAMES
+from nestax.estimators import SMVR, AdjointSMVR, SnapshotSMVR
+from nestax.figure import NAMES
 from nestax.problem import Problem
 from nestax.problems import mean_deviation
-from nestax.steps import Descent
 from nestax.sweeping import Settings, Sweep, grid, sweep
 from nestax.table import Table
 
@@ -45,36 +54,6 @@ RADII = (5.0, 10.0, 50.0, 100.0, 1e7)
 LEAST_VARIANCE = 0.01
 #: What F* may be off by, proved by convexity.
 OPTIMUM_GAP = 1e-13
-#: Gaps below this are rounding error.
-FLOOR = 1e-16
-
-
-class Contender(NamedTuple):
-    """A method and its knob.
-
-    build: from a setting to what ``nx.sweep`` takes.
-    knob, values: what is tuned besides ``lr``.
-    length: how much longer than the budget it is followed and tuned; it is compared at the budget.
-    parts: its batches are this many times smaller; it takes as many more steps.
-    """
-
-    build: Callable[[Any], Any]
-    knob: str
-    values: Sequence[float]
-    length: int = 1
-    parts: int = 1
-
-
-def atscgd(s: Any) -> Any:
-    """Its learning rate falls like k^(−0.6), to a fiftieth: ten times as much to begin with."""
-    beta = lambda count: jnp.minimum(1, s.scale * published_beta(count, 3))
-    return ATSCGD(beta, lr=10 * s.lr)
-
-
-def nested_spider(**facts: Any) -> Callable[[Any], Any]:
-    """It goes at most half of the way that its learning rate asks for."""
-    return lambda s: NestedSPIDER(eps=s.eps, lr=2 * s.lr, **facts)
-
 
 SMALL_BETAS, PAPER_BETAS, ACCURACIES = (0.01, 0.03, 0.1), (0.1, 0.5, 0.9), (0.03, 0.1, 0.3)
 #: For n rows the authors of Nested-SPIDER restart with a full pass every √n steps.
@@ -82,12 +61,12 @@ FULL_PASSES: dict[str, Any] = {"restart_batch": "population", "period": round(RO
 #: The methods that the paper compares.
 OF_THE_PAPER = ("A-TSCGD", "NLASG", "Nested-SPIDER", "SCSC", "SMVR")
 CONTENDERS = {
-    "A-TSCGD": Contender(atscgd, "scale", (0.5, 1.0, 2.0)),
-    "NLASG": Contender(lambda s: NLASG(s.tau, lr=s.lr / s.tau), "tau", SMALL_BETAS),
+    "A-TSCGD": Contender(atscgd(levels=3), "scale", (0.5, 1.0, 2.0)),
+    "NLASG": Contender(nlasg, "tau", SMALL_BETAS),
     "Nested-SPIDER": Contender(nested_spider(), "eps", ACCURACIES),
-    "SCSC": Contender(lambda s: (SCSC(s.beta), Descent(s.lr)), "beta", PAPER_BETAS),
-    "SMVR": Contender(lambda s: SMVR(s.beta, lr=s.lr), "beta", SMALL_BETAS),
-    "SMVR, β of the paper": Contender(lambda s: SMVR(s.beta, lr=s.lr), "beta", PAPER_BETAS),
+    "SCSC": Contender(scsc, "beta", PAPER_BETAS),
+    "SMVR": Contender(smvr, "beta", SMALL_BETAS),
+    "SMVR, β of the paper": Contender(smvr, "beta", PAPER_BETAS),
     "AdjointSMVR": Contender(lambda s: AdjointSMVR(s.beta, lr=s.lr), "beta", SMALL_BETAS),
     "Nested-SPIDER, full passes": Contender(nested_spider(**FULL_PASSES), "eps", ACCURACIES),
     "SnapshotSMVR": Contender(lambda s: SnapshotSMVR(s.beta, lr=s.lr), "beta", SMALL_BETAS, 2, 2),
@@ -121,7 +100,7 @@ class Trial:
 
     def within(self, samples: float) -> np.ndarray:
         """The gap of every seed at the last record that draws no more than this."""
-        return self.gap[:, _last_within(self.samples, samples)]
+        return self.gap[:, last_within(self.samples, samples)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -270,7 +249,7 @@ class Portfolios:
                     name: (trial.samples[: trial.end + 1], getattr(trial, word)[:, : trial.end + 1])
                     for name, trial in trials.items()
                 }
-        return _draw(panels, [NAMES["gap"], "gradient mapping"])
+        return draw_panels(panels, [NAMES["gap"], "gradient mapping"])
 
     def plot_radii(self) -> Any:
         """Figure 2: the gap of SMVR against samples for every radius and both kinds of ball."""
@@ -281,7 +260,7 @@ class Portfolios:
                 panels[row, market] = {
                     f"radius {_radius(radius)}": (balls.samples, lanes) for radius, lanes in curves
                 }
-        return _draw(panels, [f"{NAMES['gap']}, {kind} ball" for kind in KINDS])
+        return draw_panels(panels, [f"{NAMES['gap']}, {kind} ball" for kind in KINDS])
 
     def _methods(self) -> list[str]:
         return list(next(iter(self.trials.values())))
@@ -424,7 +403,7 @@ def _choose(run: Sweep, tuning: int, budget: int, compile_seconds: float, run_se
 
     The mean over the last fifth of the run chooses, because that over the last record is often luck.
     """
-    end = _last_within(run.records["samples"], budget)
+    end = last_within(run.records["samples"], budget)
     lanes = lambda name: np.where(run.finite[:, :, None], run.records[name], np.inf)
     late = lanes("gap")[:, :tuning, -round(TAIL * len(run.records["samples"])) :]
     best = int(np.argmin(late.mean(axis=(1, 2))))
@@ -466,10 +445,6 @@ def _pass(problem: Problem) -> int:
     return sum(level.source.size or 0 for level in problem.levels if level.source is not None)
 
 
-def _last_within(drawn: np.ndarray, samples: float) -> int:
-    return int(np.flatnonzero(drawn <= samples)[-1])
-
-
 def _start(problem: Problem) -> float:
     return float(problem.value(problem.w0)) - float(problem.optimum)  # pyright: ignore[reportArgumentType]
 
@@ -485,42 +460,3 @@ def _line(trial: Trial) -> str:
         f"{setting:<20} gap {mean:.1e} ± {spread:.0e}   compiled {trial.compile_seconds:.1f} s, "
         f"ran {trial.run_seconds:.1f} s"
     )
-
-
-Curves = dict[str, tuple[np.ndarray, np.ndarray]]
-
-
-def _draw(panels: dict[tuple[int, str], Curves], ylabels: list[str]) -> Any:
-    """A panel per row and market with curves, label to (samples, seeds × records); one legend."""
-    try:
-        from matplotlib.figure import Figure
-        from matplotlib.ticker import EngFormatter
-    except ImportError:
-        raise ImportError("figures need matplotlib: pip install 'nestax[plot]'.") from None
-    markets = list(dict.fromkeys(market for _, market in panels))
-    size = (max(9, 3.6 * len(markets)), 3 * len(ylabels) + 0.8)
-    figure = Figure(figsize=size, layout="constrained")
-    axes = figure.subplots(len(ylabels), len(markets), squeeze=False, sharex="col")
-    for (row, market), curves in panels.items():
-        axis = axes[row, markets.index(market)]
-        for number, (label, (samples, lanes)) in enumerate(curves.items()):
-            colour, dash = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
-            lanes = np.maximum(lanes[np.isfinite(lanes).all(axis=1)], FLOOR)
-            mean, spread = lanes.mean(axis=0), lanes.std(axis=0)
-            axis.plot(samples, mean, color=colour, ls=dash, label=label)
-            low = np.maximum(mean - spread, lanes.min(axis=0))
-            axis.fill_between(samples, low, mean + spread, color=colour, alpha=0.15, lw=0)
-        axis.set_yscale("log")
-        axis.grid(alpha=0.25)
-        axis.spines[["top", "right"]].set_visible(False)
-    for axis, market in zip(axes[0], markets, strict=True):
-        axis.set_title(market)
-    for axis in axes[-1]:
-        axis.set_xlabel("samples drawn, all levels")
-        axis.xaxis.set_major_formatter(EngFormatter(sep=""))
-    for axis, label in zip(axes[:, 0], ylabels, strict=True):
-        axis.set_ylabel(label)
-    handles, labels = axes[0, 0].get_legend_handles_labels()
-    columns = 5 if len(markets) > 2 else 3
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
-    return figure

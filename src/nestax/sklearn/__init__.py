@@ -6,3 +6,5 @@ except ImportError:
     raise ImportError("nx.sklearn needs scikit-learn: pip install nestax[sklearn].") from None
 
 from nestax.sklearn.portfolio import MeanDeviationPortfolio as MeanDeviationPortfolio
+from nestax.sklearn.tilted import TiltedClassifier as TiltedClassifier
+from nestax.sklearn.tilted import TiltedRegressor as TiltedRegressor

@@ -1,0 +1,545 @@
+"""Linear models with tilted losses as scikit-learn estimators.
+
+    F(w) = (1/t)·log Σ_g p_g e^{t R_g(w)} + l2/2·‖slope‖²,   R_g(w) = (1/τ)·log mean_g e^{τℓ(w; z)}
+
+with g the groups of rows, by default the classes, and p_g their shares. It is the problem of
+``nx.problems.hierarchical_term`` for features that are centred and scaled, column by column, so that no
+setting depends on their units; ``coef_`` and ``intercept_`` are for features as they were given.
+"""
+
+import abc
+import dataclasses
+import math
+import numbers
+import warnings
+from typing import Any, Self
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, Int, PyTree
+from scipy.special import log_softmax, logsumexp
+from scipy.stats import median_abs_deviation
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, is_regressor
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils import check_consistent_length, check_random_state, column_or_1d
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from nestax.errors import ProblemError, SettingError, check_count
+from nestax.estimator import AbstractEstimator
+from nestax.minimizing import minimize
+from nestax.problem import Problem
+from nestax.problems.hierarchical_term import hierarchical_term
+from nestax.registry import find
+from nestax.result import Carry, Status
+from nestax.source import AbstractSource, Batch, Groups
+from nestax.step import AbstractStep
+from nestax.tracking import Decay, Schedule, at
+
+#: Tables are filled up to this many rows, or to the next power of two, and to a multiple of so many
+#: columns, so that similar ones share one compiled program.
+FEWEST_ROWS = 512
+COLUMNS = 16
+
+#: Rows of one group, and their targets as numbers.
+Part = tuple[np.ndarray, np.ndarray]
+
+
+class Members(AbstractSource):
+    """Groups of rows one after another in one table, which is filled up with zeros.
+
+    Draws are those of ``nx.Groups``, one member of every group. The sizes of the groups are numbers, so
+    that other ones never compile again. There is no population, for methods that need none.
+    """
+
+    data: tuple[Float[Array, "size d"], Array]
+    first: Int[Array, " groups"]
+    count: Int[Array, " groups"]
+
+    def __init__(self, parts: list[Part]):
+        count = np.asarray([len(y) for _, y in parts])
+        filled = max(FEWEST_ROWS, 2 ** math.ceil(math.log2(count.sum())))
+        fill = lambda x: np.pad(x, [(0, filled - len(x)), *[(0, 0)] * (x.ndim - 1)])
+        X, y = (jnp.asarray(fill(np.concatenate(column))) for column in zip(*parts, strict=True))
+        self.data = X, y
+        self.first = jnp.asarray(np.cumsum(count) - count, jnp.int32)
+        self.count = jnp.asarray(count, jnp.uint32)
+
+    def draw(self, key: Array, step: Array, size: int) -> Batch:
+        bits = jax.random.bits(jax.random.fold_in(key, step), (self.cost, size), jnp.uint32)
+        # Remainders favour no row by more than a share of count/2³².
+        index = self.first[:, None] + (bits % self.count[:, None]).astype(self.first.dtype)
+        take = lambda x, rows: x.at[rows].get(mode="promise_in_bounds")
+        return Batch(tuple(jax.tree.map(lambda x, i=i: take(x, i), self.data) for i in index))
+
+    def example(self) -> PyTree:
+        one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), self.data)
+        return (one,) * self.cost
+
+    @property
+    def cost(self) -> int:
+        return len(self.first)
+
+
+class Adam(AbstractStep):
+    """Adam with a learning rate that is a leaf: changing it, or its horizon, never compiles again.
+
+    A slope of d features takes steps 1/√d times as long as the intercept, so that both change a score
+    by about the learning rate.
+    """
+
+    lr: Schedule
+    features: Array
+
+    def init(self, w: PyTree) -> Any:
+        return optax.scale_by_adam().init(w)
+
+    def update(self, problem: Problem, w: PyTree, grad: PyTree, aux: dict[str, Array], state: Any):
+        direction, new = optax.scale_by_adam().update(grad, state)
+        lr = at(self.lr, state.count)
+        rates: Any = {"slope": lr / jnp.sqrt(self.features), "intercept": lr}
+        return jax.tree.map(lambda x, rate, v: x - rate * v, w, rates, direction), new
+
+
+def to_zero(count: Array, horizon: Array) -> Array:
+    return 1 - count / horizon
+
+
+class TiltedModel(BaseEstimator, abc.ABC):
+    """What both estimators share: scaling, groups, the chain and its runs.
+
+    A subclass knows its loss, and how targets and weights as given relate to those inside.
+    """
+
+    inner_tilt: float
+    outer_tilt: float
+    l2: float
+    method: str | AbstractEstimator
+    max_iter: int
+    batch_size: int
+    learning_rate: float
+    random_state: Any
+    n_features_in_: int
+
+    def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
+        """Fits the model to the rows X and their targets y.
+
+        Args:
+            X: one row an example, one column a feature.
+            y: one target a row.
+            groups: one label a row, of any type, for the group that it belongs to. None means that the
+                classes are the groups, or for regression that all rows are one group.
+        """
+        X, y = self._read(X, y, first=True)
+        self._begin(X, y)
+        parts = self._split(X, y, groups)
+        counts = {label: len(y) for label, (_, y) in parts.items()}
+        for label, count in counts.items():
+            if count == 1:
+                warnings.warn(
+                    f"group {label} has a single row, so that nothing tells whether it is wrong: give "
+                    "the group more rows, or merge it with another.",
+                    stacklevel=2,
+                )
+        share = _shares(counts)
+        before = self._objective(parts, share)
+        self._run(parts, share, self.max_iter, self.max_iter, to_zero)
+        if self.objective_ > before:
+            warnings.warn(
+                f"the objective rose from {before:.3g} to {self.objective_:.3g}: lower learning_rate, "
+                "or choose tilts nearer to 0.",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
+        return self
+
+    def _partial_fit(self, X: np.ndarray, y: np.ndarray, groups: Any) -> Self:
+        """About one pass over the rows, from where the call before ended."""
+        before = len(self._parts)
+        for label, (rows, targets) in self._split(X, y, groups).items():
+            self._parts[label] = rows, targets
+            self._counts[label] = self._counts.get(label, 0) + len(targets)
+        if len(self._parts) > before:  # trackers have one entry a group
+            self._carry = None
+        steps = math.ceil(len(y) / self.batch_size)
+        # Whatever the number of steps, strides of one step are one program.
+        share = _shares(self._counts)
+        self._carry = self._run(self._parts, share, steps, 1, Decay(1 / 2), self._carry)
+        return self
+
+    def _check_settings(self) -> None:
+        finite = ("a finite number", math.isfinite)
+        allowed: dict[str, Any] = {
+            "inner_tilt": finite,
+            "outer_tilt": finite,
+            "l2": ("a number of at least 0", lambda x: 0 <= x < math.inf),
+            "learning_rate": ("a positive number", lambda x: 0 < x < math.inf),
+        }
+        for name, (words, test) in allowed.items():
+            value = getattr(self, name)
+            if not isinstance(value, numbers.Real) or not test(value):
+                raise SettingError(f"{name} must be {words}; got {value!r}.")
+        check_count("max_iter", self.max_iter)
+        check_count("batch_size", self.batch_size)
+        self._named_method()
+
+    def _named_method(self) -> AbstractEstimator:
+        method = find(self.method)() if isinstance(self.method, str) else self.method
+        if not isinstance(method, AbstractEstimator):
+            raise SettingError(
+                f"method must be a name or an estimator such as nx.SMVR(); got {method!r}."
+            )
+        return method
+
+    def _read(self, X: Any, y: Any, first: bool) -> Any:
+        """Settings, features and targets, checked; the first rows also say what features there are."""
+        self._check_settings()
+        return validate_data(
+            self, X, y, dtype=np.float64, y_numeric=is_regressor(self), reset=first,
+            ensure_min_samples=2 if first else 1,
+        )  # fmt: skip
+
+    def _begin(self, X: np.ndarray, y: np.ndarray) -> None:
+        """Everything that does not depend on what was fitted before."""
+        self._scaler = StandardScaler().fit(X)
+        width = -(-X.shape[1] // COLUMNS) * COLUMNS
+        scores = self._begin_targets(y)
+        self._w = {"slope": np.zeros((width, *scores)), "intercept": np.zeros(scores)}
+        self._seed = check_random_state(self.random_state).randint(2**31 - 1)
+        self.n_iter_ = self.samples_ = 0
+        self._parts, self._counts, self._carry = {}, {}, None
+
+    def _split(self, X: np.ndarray, y: np.ndarray, groups: Any) -> dict[Any, Part]:
+        """The rows of every group, scaled and with columns of zeros, by the label of the group."""
+        labels = self._default_groups(y) if groups is None else column_or_1d(groups)
+        check_consistent_length(y, labels)
+        try:
+            names, member = np.unique(labels, return_inverse=True)
+            if np.any(names != names):
+                raise TypeError
+        except TypeError:  # they cannot be compared
+            raise ProblemError("groups must hold labels of one type, and none may be missing.") from None
+        rows, targets = self._scaler.transform(X), self._targets(y)
+        rows = np.pad(rows, [(0, 0), (0, len(self._w["slope"]) - X.shape[1])])
+        return {name: (rows[member == g], targets[member == g]) for g, name in enumerate(names)}
+
+    def _chain(self, parts: dict[Any, Part], share: np.ndarray) -> Problem:
+        """The problem on these rows, from the weights so far.
+
+        Its references are those of weights of zero, so that trackers can go on with other rows; two
+        rows a group are enough to compute them, and nothing is compiled for the sizes of the groups.
+        """
+        base = hierarchical_term(
+            [(np.zeros((2, len(self._w["slope"]))), np.arange(2))] * len(parts), self._loss,
+            inner_tilt=self.inner_tilt, outer_tilt=self.outer_tilt, l2=self.l2, intercept=True,
+            w0=jax.tree.map(lambda x: jnp.zeros(x.shape), self._w),
+        )  # fmt: skip
+        whole = self._named_method().refresh_batch == "population"
+        source = (Groups if whole else Members)(list(parts.values()))
+        numbers = jax.tree.map(lambda x: jnp.asarray(x, base.dtype), (share, self._w))
+        where: Any = lambda p: (p.levels[2].fn.share, p.w0)
+        return eqx.tree_at(where, base.with_data(losses=source), numbers)
+
+    def _run(
+        self, parts: dict[Any, Part], share: np.ndarray, steps: int, stride: int, fall: Any,
+        carry: Carry | None = None,
+    ) -> Carry:  # fmt: skip
+        step = Adam(Schedule(fall, scale=self.learning_rate), jnp.asarray(float(self.n_features_in_)))
+        result = minimize(
+            self._chain(parts, share), self._named_method(), step, steps=steps, seed=self._seed,
+            batch_size=self.batch_size, record=[], record_every=stride, progress=False,
+            start=None if carry is None else _with_jax(carry),
+        )  # fmt: skip
+        if result.status is Status.INTERRUPTED:
+            raise KeyboardInterrupt
+        if result.status is Status.NONFINITE:
+            warnings.warn(result.message, ConvergenceWarning, stacklevel=4)
+        self.n_iter_ += steps
+        self.samples_ += result.carry.cost.samples - (0 if carry is None else carry.cost.samples)
+        self._w = jax.tree.map(lambda x: np.asarray(x, np.float64), result.w)
+        coef = self._w["slope"][: self.n_features_in_].T / self._scaler.scale_
+        self._keep(coef, self._w["intercept"] - coef @ self._scaler.mean_)
+        self.objective_ = self._objective(parts, share)
+        return _without_jax(result.carry)
+
+    def _objective(self, parts: dict[Any, Part], share: np.ndarray) -> float:
+        """F of the weights so far, over all rows; in float64 whatever JAX computes in."""
+        slope, intercept = self._w["slope"], self._w["intercept"]
+        losses = [self._losses(X @ slope + intercept, y) for X, y in parts.values()]
+        risks = np.asarray([tilted_mean(each, self.inner_tilt) for each in losses])
+        penalty = self.l2 / 2 * (slope**2).sum()
+        return float(tilted_mean(risks, self.outer_tilt, share) + penalty)
+
+    @property
+    @abc.abstractmethod
+    def _loss(self) -> str:
+        """A name in ``nestax.losses``."""
+
+    @abc.abstractmethod
+    def _begin_targets(self, y: np.ndarray) -> tuple[int, ...]:
+        """Learns how targets become numbers; the shape of the scores of a row."""
+
+    @abc.abstractmethod
+    def _targets(self, y: np.ndarray) -> np.ndarray:
+        """Targets as numbers that the loss understands."""
+
+    @abc.abstractmethod
+    def _default_groups(self, y: np.ndarray) -> np.ndarray:
+        """The label of every row's group, where none was given."""
+
+    @abc.abstractmethod
+    def _losses(self, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        """The loss of every row."""
+
+    @abc.abstractmethod
+    def _keep(self, coef: np.ndarray, intercept: np.ndarray) -> None:
+        """Keeps weights for features as they were given, and targets as numbers."""
+
+
+class TiltedClassifier(ClassifierMixin, TiltedModel):
+    """Logistic regression for classes that are rare, mislabelled or both.
+
+        F(w) = (1/t)·log Σ_g p_g e^{t R_g(w)} + l2/2·‖slope‖²,   R_g(w) = (1/τ)·log mean_g e^{τℓ(w; z)}
+
+    ℓ is the logistic loss, or the multinomial one for three classes and more. Within a class, τ < 0
+    looks away from rows that do not fit, which may be mislabelled; across classes, t > 0 looks at the
+    class that is served worst, which is often a rare one. Features are centred and scaled inside.
+
+    Li, Beirami, Sanjabi, Smith: Tilted empirical risk minimization, ICLR 2021.
+
+    Args:
+        inner_tilt: τ, within groups. Negative: robust to wrong labels. 0: the mean.
+        outer_tilt: t, across groups. Positive: the worst group counts most. 0: the mean of all rows.
+        l2: strength of the penalty, for features with a standard deviation of one. With 0, classes
+            that can be separated have no finite optimum.
+        method: the name of a method, or an estimator such as ``nx.SMVR(beta=0.1)``; its estimate of
+            the gradient goes into steps of Adam.
+        max_iter: steps of ``fit``, all of which are taken.
+        batch_size: members of every group that are drawn in a step.
+        learning_rate: about how far the first steps of Adam move a score. It falls to 0 along a line in
+            ``fit``, and like (1 + step/100)^(−1/2) in ``partial_fit``.
+        random_state: a seed, a generator or None, as everywhere in scikit-learn.
+
+    Attributes:
+        classes_: the labels, sorted; of the type that they have in y.
+        coef_: one row of slopes for two classes, where it belongs to the second; else one a class.
+        intercept_: one number a row of ``coef_``.
+        objective_: F(w) on the rows of the last call.
+        n_iter_: steps taken.
+        samples_: members drawn, over all groups.
+        n_features_in_, feature_names_in_: number of features, and their names if X is a frame.
+    """
+
+    def __init__(
+        self,
+        *,
+        inner_tilt: float = -2.0,
+        outer_tilt: float = 10.0,
+        l2: float = 0.01,
+        method: str | AbstractEstimator = "smvr",
+        max_iter: int = 2_000,
+        batch_size: int = 16,
+        learning_rate: float = 0.1,
+        random_state: Any = None,
+    ):
+        self.inner_tilt = inner_tilt
+        self.outer_tilt = outer_tilt
+        self.l2 = l2
+        self.method = method
+        self.max_iter = max_iter
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.random_state = random_state
+
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, groups: Any = None) -> Self:
+        """About one pass over the rows X from where the call before ended, trackers included.
+
+        The first call fixes how features are scaled. A group that is absent from a call keeps the rows
+        that it had before; its share is that of all rows so far.
+
+        Args:
+            X, y, groups: as in ``fit``.
+            classes: all labels that will ever occur; needed in the first call, and only there.
+        """
+        first = not hasattr(self, "coef_")
+        X, y = self._read(X, y, first)
+        if first:
+            if classes is None:
+                raise SettingError("the first call of partial_fit needs classes=, all labels there are.")
+            self._begin(X, column_or_1d(classes))
+        elif classes is not None and not np.array_equal(self.classes_, np.unique(classes)):
+            raise SettingError(
+                f"classes must be those of the first call, {self.classes_.tolist()}; got {classes!r}."
+            )
+        return self._partial_fit(X, y, groups)
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """The score of the second of two classes, positive where it is predicted; else one a class."""
+        check_is_fitted(self, "coef_")
+        X = validate_data(self, X, dtype=np.float64, reset=False)
+        scores = X @ self.coef_.T + self.intercept_
+        return scores.ravel() if len(self.classes_) == 2 else scores
+
+    def predict_log_proba(self, X: Any) -> np.ndarray:
+        """The logarithms of ``predict_proba``."""
+        return _log_shares(self.decision_function(X))
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """The probability of every class, one column each, as the tilted model has it.
+
+        Where tilts moved the model towards a rare class, these are no frequencies.
+        """
+        return np.exp(self.predict_log_proba(X))
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The most probable class of every row."""
+        likely = self.predict_log_proba(X).argmax(axis=1)
+        return self.classes_[likely]
+
+    @property
+    def _loss(self) -> str:
+        return "logistic" if len(self.classes_) == 2 else "multinomial"
+
+    def _begin_targets(self, y: np.ndarray) -> tuple[int, ...]:
+        check_classification_targets(y)
+        classes = np.unique(y)
+        if len(classes) < 2:
+            raise ProblemError(
+                f"there is one class only, {classes[0]}: a classifier needs rows of two or more."
+            )
+        self.classes_ = classes
+        return () if len(classes) == 2 else (len(classes),)
+
+    def _default_groups(self, y: np.ndarray) -> np.ndarray:
+        return y
+
+    def _targets(self, y: np.ndarray) -> np.ndarray:
+        unknown = y[~np.isin(y, self.classes_)]
+        if len(unknown):
+            raise ProblemError(
+                f"y holds {unknown[0]}, which is none of the classes {self.classes_.tolist()}."
+            )
+        return np.searchsorted(self.classes_, y).astype(float if len(self.classes_) == 2 else np.int32)
+
+    def _losses(self, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        return -_log_shares(scores)[np.arange(len(scores)), targets.astype(int)]
+
+    def _keep(self, coef: np.ndarray, intercept: np.ndarray) -> None:
+        self.coef_, self.intercept_ = np.atleast_2d(coef), np.atleast_1d(intercept)
+
+
+class TiltedRegressor(RegressorMixin, TiltedModel):
+    """Least squares that looks away from outliers, or at the worst of several groups.
+
+        F(w) = (1/t)·log Σ_g p_g e^{t R_g(w)} + l2/2·‖slope‖²,   R_g(w) = (1/τ)·log mean_g e^{τr²}
+
+    with r = x·w − y. Without groups that is R(w) of all rows, and τ < 0 makes it robust to outliers
+    among the targets. Features are centred and scaled inside; so are targets, by their median and the
+    median deviation from it, such that normal ones have a standard deviation of one. r is in that unit.
+
+    Args:
+        inner_tilt: τ, within groups, or over all rows without groups. Negative: robust to outliers.
+            0: the mean.
+        outer_tilt, l2, method, max_iter, batch_size, learning_rate, random_state: as in
+            ``TiltedClassifier``.
+
+    Attributes:
+        coef_: one slope a feature.
+        intercept_: a number.
+        objective_: F(w) on the rows of the last call, for scaled targets.
+        n_iter_, samples_, n_features_in_, feature_names_in_: as in ``TiltedClassifier``.
+    """
+
+    def __init__(
+        self,
+        *,
+        inner_tilt: float = -1.0,
+        outer_tilt: float = 10.0,
+        l2: float = 0.001,
+        method: str | AbstractEstimator = "smvr",
+        max_iter: int = 2_000,
+        batch_size: int = 16,
+        learning_rate: float = 0.02,
+        random_state: Any = None,
+    ):
+        self.inner_tilt = inner_tilt
+        self.outer_tilt = outer_tilt
+        self.l2 = l2
+        self.method = method
+        self.max_iter = max_iter
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.random_state = random_state
+
+    def partial_fit(self, X: Any, y: Any, groups: Any = None) -> Self:
+        """About one pass over the rows X from where the call before ended, trackers included.
+
+        The first call fixes how features and targets are scaled. A group that is absent from a call
+        keeps the rows that it had before; its share is that of all rows so far.
+        """
+        first = not hasattr(self, "coef_")
+        X, y = self._read(X, y, first)
+        if first:
+            self._begin(X, y)
+        return self._partial_fit(X, y, groups)
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The predicted target of every row."""
+        check_is_fitted(self, "coef_")
+        X = validate_data(self, X, dtype=np.float64, reset=False)
+        return X @ self.coef_ + self.intercept_
+
+    @property
+    def _loss(self) -> str:
+        return "squared"
+
+    def _begin_targets(self, y: np.ndarray) -> tuple[int, ...]:
+        self._middle = float(np.median(y))
+        # Where most targets are equal, the median deviation is 0.
+        spread: Any = median_abs_deviation(y, scale="normal")  # pyright: ignore[reportArgumentType]
+        self._spread = float(spread or y.std() or 1.0)
+        return ()
+
+    def _default_groups(self, y: np.ndarray) -> np.ndarray:
+        return np.zeros(len(y))
+
+    def _targets(self, y: np.ndarray) -> np.ndarray:
+        return (y - self._middle) / self._spread
+
+    def _losses(self, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        return (scores - targets) ** 2
+
+    def _keep(self, coef: np.ndarray, intercept: np.ndarray) -> None:
+        self.coef_, self.intercept_ = self._spread * coef, float(self._spread * intercept + self._middle)
+
+
+def _log_shares(scores: np.ndarray) -> np.ndarray:
+    """The logarithms of probabilities; a single score belongs to the second of two classes."""
+    if scores.ndim == 1:
+        scores = np.column_stack([np.zeros_like(scores), scores])
+    return log_softmax(scores, axis=1)
+
+
+def _shares(counts: dict[Any, int]) -> np.ndarray:
+    return np.asarray(list(counts.values())) / sum(counts.values())
+
+
+def tilted_mean(x: np.ndarray, tilt: float, share: np.ndarray | None = None) -> float:
+    """(1/t)·log Σ p e^{tx}; p None is equal shares."""
+    if not tilt:
+        return np.average(x, weights=share)
+    return logsumexp(tilt * x, b=1 / len(x) if share is None else share) / tilt
+
+
+def _without_jax(carry: Carry) -> Carry:
+    """NumPy arrays alone, so that a fitted estimator can be copied, hashed and pickled."""
+    leaves = [np.asarray(x) for x in jax.tree.leaves(carry.lane)]
+    return dataclasses.replace(carry, lane=leaves, key=np.asarray(jax.random.key_data(carry.key)))
+
+
+def _with_jax(carry: Carry) -> Carry:
+    return dataclasses.replace(carry, key=jax.random.wrap_key_data(jnp.asarray(carry.key)))
