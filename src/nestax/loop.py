@@ -25,6 +25,9 @@ from nestax.step import AbstractStep
 
 #: How many records one call can hold; the host visits at least that often.
 CAPACITY = 128
+#: Weights above which a step is long enough for a GPU not to mind waiting for the host, and its program
+#: too long to be compiled several times over.
+LARGE = 2**14
 #: The outputs that are averages of the iterates.
 AVERAGES = ("average", "weighted")
 
@@ -150,17 +153,18 @@ def _walk(run: Run, packed: list[Array], step: Array, length: Array) -> tuple[li
         draws = _draw_block(run, step + 1)
         todo = jnp.minimum(left, block)
         body = lambda i, p: _step(run, p, jax.tree.map(lambda d: d[i], draws), step + 1 + i)
-        return _loop(run.plan, todo, body, packed), step + todo, left - todo
+        return _loop(run, todo, body, packed), step + todo, left - todo
 
     state = (packed, step, jnp.asarray(length, step.dtype))
     packed, step, _ = jax.lax.while_loop(lambda s: s[2] > 0, one_block, state)
     return packed, step
 
 
-def _loop(plan: Plan, todo: Array, body: Callable[[Array, Any], Any], carry: Any) -> Any:
+def _loop(run: Run, todo: Array, body: Callable[[Array, Any], Any], carry: Any) -> Any:
     """``todo`` steps. A GPU waits for the host at every turn of a loop of unknown length, so there
     full blocks have a length known to the compiler, and are unrolled; on a CPU that only costs."""
-    if plan.platform == "cpu" or plan.block == 1:
+    plan = run.plan
+    if plan.platform == "cpu" or plan.block == 1 or run.problem.shape.size > LARGE:
         return jax.lax.fori_loop(0, todo, body, carry)
     return jax.lax.cond(
         todo == plan.block,
