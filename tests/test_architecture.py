@@ -18,7 +18,8 @@ ORDER = [
     "matrix_free", "restarting", "convexity", "estimators", "registry", "record", "packing", "cost",
     "loop", "progress", "drive", "figure", "result", "tuning", "minimizing", "staging", "sweeping",
     "comparing", "evaluating", "checking", "constants", "fetching", "losses", "tilting", "portfolio",
-    "problems", "rating", "datasets", "testing", "sklearn", "experiments", "report", "cli", "__main__",
+    "problems", "rating", "datasets", "testing", "contending", "windows", "sklearn",
+    "experiments", "report", "cli", "__main__",
 ]  # fmt: skip
 FILES = sorted(SOURCE.rglob("*.py"))
 
