@@ -17,8 +17,8 @@ ORDER = [
     "linear_oracles", "source", "level", "balls", "problem", "step", "steps", "estimator", "chain",
     "matrix_free", "restarting", "convexity", "estimators", "registry", "record", "packing", "cost",
     "loop", "progress", "drive", "figure", "result", "tuning", "minimizing", "staging", "sweeping",
-    "comparing", "evaluating", "checking", "constants", "fetching", "losses", "tilting", "portfolio",
-    "problems", "rating", "datasets", "testing", "contending", "windows", "sklearn",
+    "comparing", "evaluating", "checking", "constants", "fetching", "cells", "losses", "tilting",
+    "portfolio", "problems", "rating", "datasets", "testing", "contending", "windows", "sklearn",
     "experiments", "report", "cli", "__main__",
 ]  # fmt: skip
 FILES = sorted(SOURCE.rglob("*.py"))
