@@ -186,8 +186,8 @@ def _summary(balanced: dict[str, float], classes: dict[str, dict[str, float]]) -
     return (
         f"The balanced accuracy of the tilted classifier is {percent(balanced[TILTED])} percent, that "
         f"of logistic regression {percent(balanced[PLAIN])}, and {percent(balanced[WEIGHTED])} with "
-        f"class weights. Its worst class is {worst}, of which {percent(classes[worst][TILTED])} percent are "
-        "found."
+        f"class weights. Its worst class is {worst}, of which {percent(classes[worst][TILTED])} percent "
+        "are found."
     )
 
 

@@ -398,10 +398,9 @@ class TiltedClassifier(ClassifierMixin, TiltedModel):
         likely = np.unique(_log_shares(np.concatenate(scores)).argmax(axis=1))
         if len(likely) > 1:
             return None
-        return (
-            f"every row is predicted to be of class {self.classes_[likely[0]]}: choose an inner_tilt "
-            "nearer to 0, or groups of which none mixes classes."
-        )
+        robust = "choose an inner_tilt nearer to 0, or groups of which none mixes classes."
+        advice = robust if self.inner_tilt < 0 else "raise outer_tilt, or add features."
+        return f"every row is predicted to be of class {self.classes_[likely[0]]}: {advice}"
 
     @property
     def _loss(self) -> str:
