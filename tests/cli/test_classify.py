@@ -1,6 +1,7 @@
 """``nestax classify`` from a file to accuracies, and files that cannot be used."""
 
 import csv
+import dataclasses
 import json
 
 import numpy as np
@@ -13,7 +14,7 @@ from typer.testing import CliRunner
 
 import nestax as nx
 from nestax.cli import app
-from nestax.cli.classifying import load
+from nestax.cli.classifying import fit_all, load
 
 pytest.importorskip("jinja2")
 pytest.importorskip("matplotlib").use("Agg")
@@ -102,6 +103,7 @@ def test_the_folder_has_predictions_weights_and_a_page(run):
     assert page.count("<svg") == 1
 
 
+@pytest.mark.slow
 def test_groups_are_reported_and_no_class_of_them_is_lost(tmp_path):
     """In mixed groups the rare class would be taken for wrong labels, so pairs are the groups."""
     X, y = made(400, 5, 2)
@@ -117,6 +119,25 @@ def test_groups_are_reported_and_no_class_of_them_is_lost(tmp_path):
     assert int(east[1]) + int(west[1]) == 300
     assert rare[1:3] == ["60", "20"]
     assert float(rare[3]) > 60
+
+
+def test_pairs_of_group_and_class_are_the_groups(monkeypatch):
+    """What the estimator is given; the slow test above has it run."""
+    seen = {}
+
+    class Told(nx.sklearn.TiltedClassifier):
+        def fit(self, X, y, groups=None):
+            seen["groups"] = groups
+            return super().fit(X, y)
+
+    monkeypatch.setattr(nx.sklearn, "TiltedClassifier", Told)
+    X, y = made(300, 10, 0)
+    site, index = np.array(["east", "west"] * 150), np.arange(300)
+    rows = nx.datasets.Examples(X, NAMES[y], site, tuple(FEATURES), index)
+    fit_all(rows, max_iter=480, random_state=3)
+    assert set(seen["groups"]) == {"east × yes", "east × no", "west × no"}
+    fit_all(dataclasses.replace(rows, groups=None), max_iter=480, random_state=3)
+    np.testing.assert_array_equal(seen["groups"], NAMES[y])
 
 
 def test_a_share_of_every_class_is_held_out(files):
