@@ -17,8 +17,9 @@ ORDER = [
     "estimator", "chain", "per_block", "matrix_free", "restarting", "convexity", "estimators",
     "registry", "record", "packing", "cost", "loop", "progress", "drive", "figure", "result", "tuning",
     "minimizing", "staging", "sweeping", "comparing", "evaluating", "checking", "constants",
-    "fetching", "losses", "tilting", "portfolio", "networks", "tasks", "problems", "rating",
-    "datasets", "testing", "sklearn", "contending", "experiments", "report", "cli", "__main__",
+    "fetching", "cells", "losses", "tilting", "portfolio", "networks", "tasks", "problems", "rating",
+    "datasets", "testing", "windows", "sklearn", "contending", "experiments", "report", "cli",
+    "__main__",
 ]  # fmt: skip
 FILES = sorted(SOURCE.rglob("*.py"))
 

@@ -1,5 +1,6 @@
 """What a user is told when something does not fit: one sentence, with what to do next."""
 
+import numbers
 from collections.abc import Callable
 from typing import Any
 
@@ -32,6 +33,12 @@ def check_setting(name: str, value: Any, allowed: str, test: Callable[[Any], Any
         fine = False
     if not fine:
         raise SettingError(f"{name} must be {allowed}; got {value}.")
+
+
+def check_number(name: str, value: Any, allowed: str, test: Callable[[Any], Any]) -> None:
+    """Refuses anything but one real number for which ``test`` is true."""
+    if not isinstance(value, numbers.Real) or not test(value):
+        raise SettingError(f"{name} must be {allowed}; got {value!r}.")
 
 
 def check_count(name: str, value: Any) -> int:

@@ -1,6 +1,6 @@
 """Figures of runs and sweeps: value and gradient norm against samples."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +120,36 @@ def plot_weights(names: Sequence[str], weights: np.ndarray, path: str | Path | N
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(axis="x", alpha=0.25)
     axis.set_axisbelow(True)
+    return _saved(figure, path)
+
+
+def plot_bars(
+    names: Sequence[str],
+    columns: Mapping[str, Sequence[float]],
+    label: str,
+    path: str | Path | None = None,
+) -> Any:
+    """One group of bars a name, with one bar a column of numbers; the first name on top."""
+    plt = _pyplot()
+    names = [_short(name) for name in names[:MOST_BARS]]
+    height = 0.8 / len(columns)
+    size = (7, 1.4 + 0.24 * len(columns) * len(names))
+    figure, axis = plt.subplots(figsize=size, layout="constrained")
+    for number, (column, lengths) in enumerate(columns.items()):
+        places = np.arange(len(names)) + number * height
+        shown = list(lengths)[: len(names)]
+        drawn = axis.barh(places, shown, height=0.9 * height, color=COLOURS[number], label=column)
+        axis.bar_label(drawn, [f"{length:.1f}" for length in shown], padding=3, fontsize=8)
+    middle = np.arange(len(names)) + (len(columns) - 1) * height / 2
+    axis.set_yticks(middle, names, parse_math=False)
+    axis.invert_yaxis()
+    axis.margins(x=0.1)
+    axis.set_xlabel(label)
+    axis.tick_params(axis="y", length=0)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.grid(axis="x", alpha=0.25)
+    axis.set_axisbelow(True)
+    figure.legend(frameon=False, loc="outside upper center", ncols=len(columns))
     return _saved(figure, path)
 
 

@@ -45,6 +45,14 @@ def find(name: str) -> type[AbstractEstimator]:
     raise SettingError(f"no method is called {name!r}; {hint}")
 
 
+def as_estimator(method: str | AbstractEstimator) -> AbstractEstimator:
+    """The method itself, or with its default settings if it is named."""
+    method = find(method)() if isinstance(method, str) else method
+    if not isinstance(method, AbstractEstimator):
+        raise SettingError(f"method must be a name or an estimator such as nx.SMVR(); got {method!r}.")
+    return method
+
+
 def methods(name: str | type[AbstractEstimator] | None = None) -> Table:
     """All methods: levels, cost, memory, claimed rate, assumptions, reference. Prints as a table.
 

@@ -124,6 +124,45 @@ def portfolio(
 
 
 @app.command()
+def classify(
+    ctx: typer.Context,
+    train: Annotated[
+        str, typer.Argument(help="A CSV or Parquet file: numbers, and a column of classes.")
+    ],
+    target: Annotated[str, typer.Option(help="The column that holds the class; any words.")],
+    groups: Annotated[
+        str | None,
+        typer.Option(help="A column of groups; each class of each group is then treated as one."),
+    ] = None,
+    test: Annotated[str | None, typer.Option(help="A file with rows to predict and compare.")] = None,
+    held_out: Annotated[
+        float | None,
+        typer.Option(min=0.01, max=0.99, help="Share of every class to compare on; 0.3 without --test."),
+    ] = None,
+    inner_tilt: Annotated[
+        float, typer.Option(help="Within classes; below 0 looks away from rows that do not fit.")
+    ] = -2.0,
+    outer_tilt: Annotated[
+        float, typer.Option(help="Across classes; above 0 looks at the one served worst.")
+    ] = 10.0,
+    l2: Annotated[float, typer.Option(help="Strength of the penalty on the weights.")] = 0.01,
+    method: Annotated[str, typer.Option(help="One of `nestax methods`.")] = "SMVR",
+    steps: Annotated[int, typer.Option(min=1, help="Steps of the method.")] = 2_000,
+    batch_size: Annotated[int, typer.Option(min=1, help="Draws per class and step.")] = 16,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of the draws and of the split.")] = 0,
+    json: JsonOption = False,
+    config: ConfigOption = None,
+    out: OutOption = None,
+    overwrite: OverwriteOption = False,
+) -> None:
+    """A classifier for rare and mislabelled classes from a file, beside logistic regression."""
+    settings = begin(ctx)
+    from nestax.cli.classifying import classify_file
+
+    finish(ctx, classify_file(**settings))
+
+
+@app.command()
 def compare(
     ctx: typer.Context,
     data: Annotated[

@@ -2,6 +2,8 @@
 
 from nestax.datasets.cleavage import hiv1 as hiv1
 from nestax.datasets.corruption import corrupt as corrupt
+from nestax.datasets.examples import Examples as Examples
+from nestax.datasets.examples import read_examples as read_examples
 from nestax.datasets.handwriting import Omniglot as Omniglot
 from nestax.datasets.handwriting import omniglot as omniglot
 from nestax.datasets.libsvm_format import libsvm as libsvm

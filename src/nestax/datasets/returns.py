@@ -1,35 +1,28 @@
 """Tables of returns: one row a period, one column an asset, in percent."""
 
-import collections
-import csv
 import dataclasses
 import datetime
-import io
 import itertools
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from nestax.cells import Cells, cells_of_csv, read_cells
 from nestax.errors import ProblemError, SettingError, check_count, choose
-from nestax.fetching import decode, locate, read_bytes, read_text
+from nestax.fetching import locate, read_text
 
 #: The table wanted from a file of the Kenneth French library, and its codes for an unknown return.
 FRENCH_TABLE = "Average Value Weighted Returns -- Daily"
 FRENCH_UNKNOWN = (-99.99, -999.0)
 #: So many percent are no return.
 ABSURD = 1e6
-MISSING = ("", "na", "n/a", "#n/a", "nan", "null", "none", "-", ".")
 DATE_NAMES = ("", "date", "dates", "day", "time", "datetime", "timestamp", "month", "index", "caldt")
 DATE = re.compile(
     r"([0-9]{4})([-/.]?)([0-9]{2})(?:\2([0-9]{2}))?"
     r"(?:[T ]00:00(?::00(?:\.0+)?)?(?:Z|[+-]00:?00)?)?"  # midnight, as programs write a day
 )
-DELIMITERS = {";": "semicolons", "\t": "tabs", "|": "bars", " ": "spaces"}
-#: How many bad cells a message shows, and how many characters of each.
-SHOWN, SHOWN_WIDTH = 5, 20
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -88,7 +81,7 @@ def industry(count: int, *, path: str | Path | None = None, rows: int | None = N
     if count not in (10, 12, 17, 30):
         raise SettingError(f"count must be one of 10, 12, 17, 30; got {count!r}.")
     (file,) = locate(f"industry{count}", path)
-    cells = _cells_of_csv(str(file), *_french_table(file, read_text(file)))
+    cells = cells_of_csv(str(file), *_french_table(file, read_text(file)))
     cells, days = _split_dates(cells, dates=True)
     if len(cells.names) != count:
         raise ProblemError(f"{file} holds {len(cells.names)} industries instead of {count}.")
@@ -126,12 +119,7 @@ def read_returns(
         raise SettingError(f"unit is for returns, and prices have none; got {unit!r}.")
     percent = {"percent": 1.0, "fraction": 100.0}
     factor = percent[choose("unit", "percent" if unit is None else unit, tuple(percent))]
-    data = read_bytes(path)
-    if data.startswith(b"PAR1"):
-        cells = _cells_of_parquet(str(path), data)
-    else:
-        cells = _cells_of_csv(str(path), decode(data, path))
-    cells, days = _split_dates(cells, dates)
+    cells, days = _split_dates(read_cells(path), dates)
     values = cells.numbers()
     with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused below
         if kind == "returns":
@@ -150,52 +138,6 @@ def read_returns(
     return Returns(values, cells.names, days)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Cells:
-    """A table as it stands in the file: names, rows of text, and the line that each row is.
-
-    word: what a row of such a file is called.
-    """
-
-    path: str
-    names: tuple[str, ...]
-    rows: list[list[str]]
-    lines: Sequence[int]
-    word: str = "line"
-
-    def without_first_column(self) -> "_Cells":
-        return dataclasses.replace(self, names=self.names[1:], rows=[row[1:] for row in self.rows])
-
-    def after_first_row(self) -> "_Cells":
-        return dataclasses.replace(self, rows=self.rows[1:], lines=self.lines[1:])
-
-    def numbers(self) -> np.ndarray:
-        """Every cell as float64; text, empty columns and missing cells are refused."""
-        values = np.array([[_number(cell) for cell in row] for row in self.rows])
-        odd = np.isnan(values)
-        text = np.zeros_like(odd)
-        for i, j in np.argwhere(odd):
-            text[i, j] = self.rows[i][j].strip().lower() not in MISSING
-        self.refuse(text, "text where numbers belong")
-        if empty := self.first_column(odd.sum(axis=0) == len(odd)):
-            raise ProblemError(f"{self.path} has no number in {empty}: leave it out.")
-        self.refuse(odd, "missing cells", "fill them in, or leave those rows or columns out")
-        return values
-
-    def refuse(self, wrong: np.ndarray, what: str, advice: str = "correct the file") -> None:
-        """Says where ``wrong`` is true, if anywhere."""
-        found = np.argwhere(wrong)
-        place = lambda i, j: f"{self.word} {self.lines[i]}, column {_short(self.names[j])}"
-        places = [f"{place(i, j)} ({_short(self.rows[i][j])})" for i, j in found[:SHOWN]]
-        if places:
-            raise ProblemError(f"{self.path} holds {what} at {_few(places, len(found))}: {advice}.")
-
-    def first_column(self, wanted: np.ndarray) -> str:
-        """The column in words, and how many more there are; nothing if there are none."""
-        found = np.flatnonzero(wanted)
-        return _few([f"column {_short(self.names[k])}" for k in found[:1]], len(found))
-
-
 def _french_table(path: Path, text: str) -> tuple[str, int]:
     """The table of value-weighted returns in a file of the library, and the line that it begins at.
 
@@ -211,74 +153,20 @@ def _french_table(path: Path, text: str) -> tuple[str, int]:
     return "\n".join([*lines[title + 1 : title + 2], *rows]), title + 2
 
 
-def _cells_of_csv(path: str, text: str, first: int = 1) -> _Cells:
-    """The cells of CSV text whose first line is line ``first`` of the file."""
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    rows, lines, line = [], [], first
-    try:
-        for row in reader:
-            if any(cell.strip() for cell in row):
-                rows.append(row)
-                lines.append(line)
-            line = first + reader.line_num
-    except csv.Error as error:
-        raise ProblemError(f"{path} is no CSV file: line {line}, {error}.") from None
-    if not rows:
-        raise ProblemError(f"{path} is empty.")
-    names, rows, lines = tuple(cell.strip() for cell in rows[0]), rows[1:], lines[1:]
-    width = len(names)
-    if width == 1 and rows:
-        for sign, word in DELIMITERS.items():
-            if sign in names[0] and sign in ",".join(rows[0]):
-                raise ProblemError(f"{path} is separated by {word}: commas are needed.")
-    ragged = [k for k, row in enumerate(rows) if len(row) != width]
-    if ragged:
-        places = [f"line {lines[k]} has {len(rows[k])}" for k in ragged[:SHOWN]]
-        raise ProblemError(
-            f"{path} is ragged: the first line has {width} cells, but {_few(places, len(ragged))}."
-        )
-    return _Cells(path, names, rows, lines)
-
-
-def _cells_of_parquet(path: str, data: bytes) -> _Cells:
-    """The cells of a Parquet file, by way of the CSV text of equal content."""
-    try:
-        import pyarrow as pa
-        import pyarrow.csv
-        import pyarrow.parquet
-    except ImportError:
-        raise ProblemError(f"{path} is a Parquet file: pip install 'nestax[data]' to read it.") from None
-    try:
-        table = pyarrow.parquet.read_table(io.BytesIO(data))
-        # pandas writes its index behind the other columns.
-        index = (table.schema.pandas_metadata or {}).get("index_columns", [])
-        index = [name for name in index if isinstance(name, str)]
-        table = table.select(index + [name for name in table.column_names if name not in index])
-        names = ["" if name.startswith("__index_level_") else name for name in table.column_names]
-        out = io.BytesIO()
-        pyarrow.csv.write_csv(table.rename_columns(names), out)
-        text = out.getvalue().decode()
-    except (pa.ArrowException, OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        reason = " ".join(str(error).split())
-        raise ProblemError(f"{path} is no Parquet table of numbers: {reason[:100]}.") from None
-    cells = _cells_of_csv(path, text)
-    return dataclasses.replace(cells, lines=range(1, len(cells.rows) + 1), word="row")
-
-
-def _split_dates(cells: _Cells, dates: bool | None) -> tuple[_Cells, np.ndarray | None]:
+def _split_dates(cells: Cells, dates: bool | None) -> tuple[Cells, np.ndarray | None]:
     """The columns of the assets, and the days in the first column if it holds any."""
-    if not cells.rows:
-        raise ProblemError(f"{cells.path} holds names but no rows.")
     if dates is None:
         day = DATE.fullmatch(cells.rows[0][0].strip())
         dates = cells.names[0].lower() in DATE_NAMES or (day is not None and day[4] is not None)
     assets = cells.without_first_column() if dates else cells
+    if len(assets.names) < 2:
+        raise ProblemError(f"{cells.path} holds fewer than 2 assets.")
     # Beside a named column of dates, digits are the names of shares, such as 7203.
-    _check_names(assets, digits=dates and not DATE.fullmatch(cells.names[0]))
+    assets.check_names(digits=dates and not DATE.fullmatch(cells.names[0]))
     return assets, _days(cells) if dates else None
 
 
-def _days(cells: _Cells) -> np.ndarray:
+def _days(cells: Cells) -> np.ndarray:
     """The first column as days, each later than the one before."""
     found = [_day(row[0]) for row in cells.rows]
     wrong = np.array([[day is None] for day in found])
@@ -298,43 +186,9 @@ def _days(cells: _Cells) -> np.ndarray:
     return days
 
 
-def _check_names(cells: _Cells, digits: bool) -> None:
-    """Two assets or more, each with a name of its own that is no number, or only digits if allowed."""
-    if len(cells.names) < 2:
-        raise ProblemError(f"{cells.path} holds fewer than 2 assets.")
-    for name in cells.names:
-        if np.isfinite(_number(name)) and not (digits and name.isdigit()):
-            raise ProblemError(
-                f"{cells.path} has the number {_short(name)} for a name: "
-                "the first line must name the columns."
-            )
-    if "" in cells.names:
-        raise ProblemError(f"{cells.path} has a column without a name: name it or leave it out.")
-    name, times = collections.Counter(cells.names).most_common(1)[0]
-    if times > 1:
-        raise ProblemError(f"{cells.path} has {times} columns named {_short(name)}: rename them.")
-
-
 def _day(cell: str) -> datetime.date | None:
     match = DATE.fullmatch(cell.strip())
     try:
         return match and datetime.date(int(match[1]), int(match[3]), int(match[4] or 1))
     except ValueError:
         return None
-
-
-def _number(cell: str) -> float:
-    """The number in a cell; NaN if there is none. Python alone would read 1_000 as 1000."""
-    try:
-        return float(cell) if "_" not in cell else np.nan
-    except ValueError:
-        return np.nan
-
-
-def _short(text: str) -> str:
-    return repr(text if len(text) <= SHOWN_WIDTH else text[:SHOWN_WIDTH] + "…")
-
-
-def _few(words: list[str], count: int) -> str:
-    """The first of ``count`` things, and how many more there are."""
-    return "; ".join(words) + (f" and {count - len(words):,} more" if count > len(words) else "")

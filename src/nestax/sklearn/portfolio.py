@@ -10,33 +10,28 @@ F(w) can be from the least value; that decides when ``fit`` stops.
 
 import dataclasses
 import math
-import numbers
 import warnings
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from nestax.errors import SettingError, check_count
+from nestax.errors import SettingError, check_count, check_number
 from nestax.estimator import AbstractEstimator
 from nestax.estimators import SMVR, SnapshotSMVR
 from nestax.minimizing import minimize
 from nestax.problem import Problem
 from nestax.problems.mean_deviation import mean_deviation
-from nestax.registry import find
-from nestax.result import Carry, Result, Status
-from nestax.source import AbstractSource, Batch
+from nestax.registry import as_estimator
+from nestax.result import Result, Status
 from nestax.steps import Descent
+from nestax.windows import Window, with_jax, without_jax
 
-#: Rows are repeated up to this many, or to the next power of two.
-FEWEST_ROWS = 64
 #: Most steps between snapshots; ``fit`` looks at the gap about as often.
 ROUND = 512
 #: The automatic learning rate as a share of the inverse curvature.
@@ -47,41 +42,6 @@ REACH = 5.0
 WANDER = 0.03
 #: Most that weights in single precision miss a sum of one by.
 ROUNDING = 1e-3
-
-
-class Window(AbstractSource):
-    """The rows of a period of time, repeated until their number is a power of two.
-
-    Windows of similar length then share one compiled program. Every row is drawn, and counts in the
-    population, as if it were there once.
-    """
-
-    data: Float[Array, "size d"]
-    weights: Float[Array, " size"]
-    count: Array
-
-    def __init__(self, rows: np.ndarray):
-        count = len(rows)
-        size = max(FEWEST_ROWS, 2 ** math.ceil(math.log2(count)))
-        index = np.arange(size) % count
-        copies = np.bincount(index)[index]
-        self.data = jnp.asarray(rows[index], jnp.result_type(float))
-        self.weights = jnp.asarray(1 / (count * copies), self.data.dtype)
-        self.count = jnp.asarray(count)
-
-    def draw(self, key: Array, step: Array, size: int) -> Batch:
-        index = jax.random.randint(jax.random.fold_in(key, step), (size,), 0, self.count)
-        return Batch(self.data.at[index].get(mode="promise_in_bounds"), index)
-
-    def population(self) -> Batch:
-        return Batch(self.data, None, self.weights)
-
-    def example(self) -> Any:
-        return jax.ShapeDtypeStruct(self.data.shape[1:], self.data.dtype)
-
-    @property
-    def size(self) -> int:
-        return self.data.shape[0]
 
 
 class Objective:
@@ -243,11 +203,11 @@ class MeanDeviationPortfolio(BaseEstimator):
         objective, problem = self._build(X, None if first else self.weights_)
         if first:
             self._rate = self._automatic_rate(objective, objective.settle(problem.w0))
-        carry = None if self._carry is None else _with_jax(self._carry)
+        carry = None if self._carry is None else with_jax(self._carry)
         steps = math.ceil(len(X) / self.batch_size)
         # Whatever the number of steps, strides of one step are one program.
         result = self._run(problem, self._with_rate(problem), steps, 1, carry)
-        self._carry = _without_jax(result.carry)
+        self._carry = without_jax(result.carry)
         return self._finish(objective, objective.settle(_finite(result).w))
 
     def predict(self, X: Any) -> np.ndarray:
@@ -267,17 +227,11 @@ class MeanDeviationPortfolio(BaseEstimator):
 
     def _check_settings(self) -> None:
         positive = ("a positive number", lambda x: 0 < x < math.inf)
-        allowed: dict[str, Any] = {
-            "risk": ("a number of at least 0", lambda x: 0 <= x < math.inf),
-            "delta": positive,
-            "tol": ("a number of at least 0", lambda x: x >= 0),
-        }
+        check_number("risk", self.risk, "a number of at least 0", lambda x: 0 <= x < math.inf)
+        check_number("delta", self.delta, *positive)
+        check_number("tol", self.tol, "a number of at least 0", lambda x: x >= 0)
         if self.learning_rate is not None:
-            allowed["learning_rate"] = positive
-        for name, (words, test) in allowed.items():
-            value = getattr(self, name)
-            if not isinstance(value, numbers.Real) or not test(value):
-                raise SettingError(f"{name} must be {words}; got {value!r}.")
+            check_number("learning_rate", self.learning_rate, *positive)
         check_count("max_iter", self.max_iter)
         check_count("batch_size", self.batch_size)
         self._named_method()
@@ -306,16 +260,7 @@ class MeanDeviationPortfolio(BaseEstimator):
         return objective, problem
 
     def _named_method(self) -> AbstractEstimator:
-        method = self.method
-        if method is None:
-            return SMVR()
-        if isinstance(method, str):
-            return find(method)()
-        if not isinstance(method, AbstractEstimator):
-            raise SettingError(
-                f"method must be a name or an estimator such as nx.SMVR(); got {method!r}."
-            )
-        return method
+        return SMVR() if self.method is None else as_estimator(self.method)
 
     def _automatic_rate(self, objective: Objective, w: np.ndarray) -> float:
         fading = self._named_method().refresh_batch == "population"
@@ -390,13 +335,3 @@ def _finite(result: Result) -> Result:
     if result.status is Status.NONFINITE:
         warnings.warn(result.message, ConvergenceWarning, stacklevel=3)
     return result
-
-
-def _without_jax(carry: Carry) -> Carry:
-    """NumPy arrays alone, so that a fitted estimator can be copied, hashed and pickled."""
-    leaves = [np.asarray(x) for x in jax.tree.leaves(carry.lane)]
-    return dataclasses.replace(carry, lane=leaves, key=np.asarray(jax.random.key_data(carry.key)))
-
-
-def _with_jax(carry: Carry) -> Carry:
-    return dataclasses.replace(carry, key=jax.random.wrap_key_data(jnp.asarray(carry.key)))

@@ -8,9 +8,7 @@ setting depends on their units; ``coef_`` and ``intercept_`` are for features as
 """
 
 import abc
-import dataclasses
 import math
-import numbers
 import warnings
 from typing import Any, Self
 
@@ -19,70 +17,40 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, PyTree
 from scipy.special import log_softmax, logsumexp
 from scipy.stats import median_abs_deviation
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, is_regressor
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils import check_consistent_length, check_random_state, column_or_1d
+from sklearn.utils import check_random_state, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from nestax.errors import ProblemError, SettingError, check_count
+from nestax.errors import ProblemError, SettingError, check_count, check_number
 from nestax.estimator import AbstractEstimator
 from nestax.minimizing import minimize
 from nestax.problem import Problem
 from nestax.problems.hierarchical_term import hierarchical_term
-from nestax.registry import find
+from nestax.registry import as_estimator
 from nestax.result import Carry, Status
-from nestax.source import AbstractSource, Batch, Groups
+from nestax.source import Groups
 from nestax.step import AbstractStep
 from nestax.tracking import Decay, Schedule, at
+from nestax.windows import GroupsWindow, with_jax, without_jax
 
-#: Tables are filled up to this many rows, or to the next power of two, and to a multiple of so many
-#: columns, so that similar ones share one compiled program.
-FEWEST_ROWS = 512
+#: Tables are filled up to a multiple of so many columns, so that similar ones share one program.
 COLUMNS = 16
+#: Most rows of a group that are kept for later calls of ``partial_fit`` in which it is absent.
+KEPT_ROWS = 512
 
-#: Rows of one group, and their targets as numbers.
+#: Largest product of a tilt and a reference that single precision has room for.
+ROOM = 120.0
+#: A group whose risk is above its reference by so much, over the inner tilt, is out of sight.
+SIGHT = 6.9
+
+#: Rows of one group, scaled, and their targets as numbers.
 Part = tuple[np.ndarray, np.ndarray]
-
-
-class Members(AbstractSource):
-    """Groups of rows one after another in one table, which is filled up with zeros.
-
-    Draws are those of ``nx.Groups``, one member of every group. The sizes of the groups are numbers, so
-    that other ones never compile again. There is no population, for methods that need none.
-    """
-
-    data: tuple[Float[Array, "size d"], Array]
-    first: Int[Array, " groups"]
-    count: Int[Array, " groups"]
-
-    def __init__(self, parts: list[Part]):
-        count = np.asarray([len(y) for _, y in parts])
-        filled = max(FEWEST_ROWS, 2 ** math.ceil(math.log2(count.sum())))
-        fill = lambda x: np.pad(x, [(0, filled - len(x)), *[(0, 0)] * (x.ndim - 1)])
-        X, y = (jnp.asarray(fill(np.concatenate(column))) for column in zip(*parts, strict=True))
-        self.data = X, y
-        self.first = jnp.asarray(np.cumsum(count) - count, jnp.int32)
-        self.count = jnp.asarray(count, jnp.uint32)
-
-    def draw(self, key: Array, step: Array, size: int) -> Batch:
-        bits = jax.random.bits(jax.random.fold_in(key, step), (self.cost, size), jnp.uint32)
-        # Remainders favour no row by more than a share of count/2³².
-        index = self.first[:, None] + (bits % self.count[:, None]).astype(self.first.dtype)
-        take = lambda x, rows: x.at[rows].get(mode="promise_in_bounds")
-        return Batch(tuple(jax.tree.map(lambda x, i=i: take(x, i), self.data) for i in index))
-
-    def example(self) -> PyTree:
-        one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), self.data)
-        return (one,) * self.cost
-
-    @property
-    def cost(self) -> int:
-        return len(self.first)
 
 
 class Adam(AbstractStep):
@@ -137,17 +105,15 @@ class TiltedModel(BaseEstimator, abc.ABC):
         X, y = self._read(X, y, first=True)
         self._begin(X, y)
         parts = self._split(X, y, groups)
-        counts = {label: len(y) for label, (_, y) in parts.items()}
-        for label, count in counts.items():
-            if count == 1:
+        for label, (_, targets) in parts.items():
+            if len(targets) == 1:
                 warnings.warn(
                     f"group {label} has a single row, so that nothing tells whether it is wrong: give "
                     "the group more rows, or merge it with another.",
                     stacklevel=2,
                 )
-        share = _shares(counts)
-        before = self._objective(parts, share)
-        self._run(parts, share, self.max_iter, self.max_iter, to_zero)
+        before = self._objective(parts)
+        self._run(parts, self.max_iter, self.max_iter, to_zero)
         if self.objective_ > before:
             warnings.warn(
                 f"the objective rose from {before:.3g} to {self.objective_:.3g}: lower learning_rate, "
@@ -155,45 +121,32 @@ class TiltedModel(BaseEstimator, abc.ABC):
                 ConvergenceWarning,
                 stacklevel=2,
             )
+        elif doubt := self._doubt(parts):
+            warnings.warn(doubt, stacklevel=2)
         return self
 
     def _partial_fit(self, X: np.ndarray, y: np.ndarray, groups: Any) -> Self:
         """About one pass over the rows, from where the call before ended."""
-        before = len(self._parts)
-        for label, (rows, targets) in self._split(X, y, groups).items():
-            self._parts[label] = rows, targets
-            self._counts[label] = self._counts.get(label, 0) + len(targets)
-        if len(self._parts) > before:  # trackers have one entry a group
-            self._carry = None
+        parts = self._kept | self._split(X, y, groups)
+        # Trackers have one entry a group, so a new group means new trackers.
+        carry = self._carry if parts.keys() == self._kept.keys() else None
         steps = math.ceil(len(y) / self.batch_size)
         # Whatever the number of steps, strides of one step are one program.
-        share = _shares(self._counts)
-        self._carry = self._run(self._parts, share, steps, 1, Decay(1 / 2), self._carry)
+        self._carry = self._run(parts, steps, 1, Decay(1 / 2), carry)
         return self
 
     def _check_settings(self) -> None:
-        finite = ("a finite number", math.isfinite)
-        allowed: dict[str, Any] = {
-            "inner_tilt": finite,
-            "outer_tilt": finite,
-            "l2": ("a number of at least 0", lambda x: 0 <= x < math.inf),
-            "learning_rate": ("a positive number", lambda x: 0 < x < math.inf),
-        }
-        for name, (words, test) in allowed.items():
-            value = getattr(self, name)
-            if not isinstance(value, numbers.Real) or not test(value):
-                raise SettingError(f"{name} must be {words}; got {value!r}.")
+        check_number("inner_tilt", self.inner_tilt, "a finite number", math.isfinite)
+        check_number("outer_tilt", self.outer_tilt, "a finite number", math.isfinite)
+        check_number("l2", self.l2, "a number of at least 0", lambda x: 0 <= x < math.inf)
+        rate = self.learning_rate
+        check_number("learning_rate", rate, "a positive number", lambda x: 0 < x < math.inf)
         check_count("max_iter", self.max_iter)
         check_count("batch_size", self.batch_size)
-        self._named_method()
-
-    def _named_method(self) -> AbstractEstimator:
-        method = find(self.method)() if isinstance(self.method, str) else self.method
-        if not isinstance(method, AbstractEstimator):
+        if as_estimator(self.method).lr is not None:
             raise SettingError(
-                f"method must be a name or an estimator such as nx.SMVR(); got {method!r}."
+                "method must leave its lr out, for the steps are those of Adam: set learning_rate."
             )
-        return method
 
     def _read(self, X: Any, y: Any, first: bool) -> Any:
         """Settings, features and targets, checked; the first rows also say what features there are."""
@@ -211,12 +164,16 @@ class TiltedModel(BaseEstimator, abc.ABC):
         self._w = {"slope": np.zeros((width, *scores)), "intercept": np.zeros(scores)}
         self._seed = check_random_state(self.random_state).randint(2**31 - 1)
         self.n_iter_ = self.samples_ = 0
-        self._parts, self._counts, self._carry = {}, {}, None
+        self._kept, self._counts, self._references, self._carry = {}, {}, {}, None
 
     def _split(self, X: np.ndarray, y: np.ndarray, groups: Any) -> dict[Any, Part]:
-        """The rows of every group, scaled and with columns of zeros, by the label of the group."""
-        labels = self._default_groups(y) if groups is None else column_or_1d(groups)
-        check_consistent_length(y, labels)
+        """The rows of every group by its label; they are counted, and the group has its reference."""
+        labels = self._default_groups(y) if groups is None else np.asarray(groups)
+        if labels.shape != y.shape:
+            raise ProblemError(
+                f"groups must hold one label for each of the {len(y)} rows; got an array of shape "
+                f"{labels.shape}."
+            )
         try:
             names, member = np.unique(labels, return_inverse=True)
             if np.any(names != names):
@@ -225,34 +182,58 @@ class TiltedModel(BaseEstimator, abc.ABC):
             raise ProblemError("groups must hold labels of one type, and none may be missing.") from None
         rows, targets = self._scaler.transform(X), self._targets(y)
         rows = np.pad(rows, [(0, 0), (0, len(self._w["slope"]) - X.shape[1])])
-        return {name: (rows[member == g], targets[member == g]) for g, name in enumerate(names)}
+        parts = {name: (rows[member == g], targets[member == g]) for g, name in enumerate(names)}
+        scores = np.zeros(self._w["intercept"].shape)
+        for name, (x, y) in parts.items():
+            self._counts[name] = self._counts.get(name, 0) + len(y)
+            if name not in self._references:
+                losses = self._losses(np.broadcast_to(scores, (len(x), *scores.shape)), y)
+                self._references[name] = self._reference(name, tilted_mean(losses, self.inner_tilt))
+        return parts
 
-    def _chain(self, parts: dict[Any, Part], share: np.ndarray) -> Problem:
+    def _reference(self, name: Any, risk: float) -> float:
+        """The risk of a group at the start, or less if exponentials of it have no room."""
+        steepest = max(abs(self.inner_tilt), abs(self.outer_tilt))
+        reference = min(risk, ROOM / steepest) if steepest else risk
+        if self.inner_tilt * (reference - risk) > SIGHT:
+            raise ProblemError(
+                f"the targets of group {name} are so far from the others that inner_tilt="
+                f"{self.inner_tilt:g} cannot see them beside outer_tilt={self.outer_tilt:g}: choose "
+                "tilts nearer to 0."
+            )
+        return reference
+
+    def _shares(self, parts: dict[Any, Part]) -> np.ndarray:
+        counts = np.asarray([self._counts[name] for name in parts])
+        return counts / counts.sum()
+
+    def _chain(self, parts: dict[Any, Part]) -> Problem:
         """The problem on these rows, from the weights so far.
 
-        Its references are those of weights of zero, so that trackers can go on with other rows; two
-        rows a group are enough to compute them, and nothing is compiled for the sizes of the groups.
+        Its references are the risks of weights of zero in the first call that had the group, so that
+        trackers can go on with other rows. Two rows a group with that risk are enough to set them, and
+        nothing is compiled for the sizes of the groups.
         """
+        features = np.zeros((2, len(self._w["slope"])))
         base = hierarchical_term(
-            [(np.zeros((2, len(self._w["slope"]))), np.arange(2))] * len(parts), self._loss,
+            [(features, self._targets_of_risk(self._references[name])) for name in parts], self._loss,
             inner_tilt=self.inner_tilt, outer_tilt=self.outer_tilt, l2=self.l2, intercept=True,
             w0=jax.tree.map(lambda x: jnp.zeros(x.shape), self._w),
         )  # fmt: skip
-        whole = self._named_method().refresh_batch == "population"
-        source = (Groups if whole else Members)(list(parts.values()))
-        numbers = jax.tree.map(lambda x: jnp.asarray(x, base.dtype), (share, self._w))
+        whole = as_estimator(self.method).refresh_batch == "population"
+        source = (Groups if whole else GroupsWindow)(list(parts.values()))
+        numbers = jax.tree.map(lambda x: jnp.asarray(x, base.dtype), (self._shares(parts), self._w))
         where: Any = lambda p: (p.levels[2].fn.share, p.w0)
         return eqx.tree_at(where, base.with_data(losses=source), numbers)
 
     def _run(
-        self, parts: dict[Any, Part], share: np.ndarray, steps: int, stride: int, fall: Any,
-        carry: Carry | None = None,
-    ) -> Carry:  # fmt: skip
+        self, parts: dict[Any, Part], steps: int, stride: int, fall: Any, carry: Carry | None = None
+    ) -> Carry:
         step = Adam(Schedule(fall, scale=self.learning_rate), jnp.asarray(float(self.n_features_in_)))
         result = minimize(
-            self._chain(parts, share), self._named_method(), step, steps=steps, seed=self._seed,
+            self._chain(parts), as_estimator(self.method), step, steps=steps, seed=self._seed,
             batch_size=self.batch_size, record=[], record_every=stride, progress=False,
-            start=None if carry is None else _with_jax(carry),
+            start=None if carry is None else with_jax(carry),
         )  # fmt: skip
         if result.status is Status.INTERRUPTED:
             raise KeyboardInterrupt
@@ -263,16 +244,21 @@ class TiltedModel(BaseEstimator, abc.ABC):
         self._w = jax.tree.map(lambda x: np.asarray(x, np.float64), result.w)
         coef = self._w["slope"][: self.n_features_in_].T / self._scaler.scale_
         self._keep(coef, self._w["intercept"] - coef @ self._scaler.mean_)
-        self.objective_ = self._objective(parts, share)
-        return _without_jax(result.carry)
+        self.objective_ = self._objective(parts)
+        self._kept = {name: _thinned(part) for name, part in parts.items()}
+        return without_jax(result.carry)
 
-    def _objective(self, parts: dict[Any, Part], share: np.ndarray) -> float:
+    def _objective(self, parts: dict[Any, Part]) -> float:
         """F of the weights so far, over all rows; in float64 whatever JAX computes in."""
         slope, intercept = self._w["slope"], self._w["intercept"]
         losses = [self._losses(X @ slope + intercept, y) for X, y in parts.values()]
         risks = np.asarray([tilted_mean(each, self.inner_tilt) for each in losses])
         penalty = self.l2 / 2 * (slope**2).sum()
-        return float(tilted_mean(risks, self.outer_tilt, share) + penalty)
+        return float(tilted_mean(risks, self.outer_tilt, self._shares(parts)) + penalty)
+
+    def _doubt(self, parts: dict[Any, Part]) -> str | None:
+        """What is wrong with a fit that ended well, in a sentence."""
+        del parts
 
     @property
     @abc.abstractmethod
@@ -296,6 +282,10 @@ class TiltedModel(BaseEstimator, abc.ABC):
         """The loss of every row."""
 
     @abc.abstractmethod
+    def _targets_of_risk(self, risk: float) -> np.ndarray:
+        """Two targets whose losses at weights of zero have this tilted mean."""
+
+    @abc.abstractmethod
     def _keep(self, coef: np.ndarray, intercept: np.ndarray) -> None:
         """Keeps weights for features as they were given, and targets as numbers."""
 
@@ -312,7 +302,9 @@ class TiltedClassifier(ClassifierMixin, TiltedModel):
     Li, Beirami, Sanjabi, Smith: Tilted empirical risk minimization, ICLR 2021.
 
     Args:
-        inner_tilt: τ, within groups. Negative: robust to wrong labels. 0: the mean.
+        inner_tilt: τ, within groups. Negative: robust to wrong labels. 0: the mean. Where a group mixes
+            classes, a negative τ may take the rarer ones for wrong labels; ``fit`` warns if one class is
+            all that is left.
         outer_tilt: t, across groups. Positive: the worst group counts most. 0: the mean of all rows.
         l2: strength of the penalty, for features with a standard deviation of one. With 0, classes
             that can be separated have no finite optimum.
@@ -358,8 +350,8 @@ class TiltedClassifier(ClassifierMixin, TiltedModel):
     def partial_fit(self, X: Any, y: Any, classes: Any = None, groups: Any = None) -> Self:
         """About one pass over the rows X from where the call before ended, trackers included.
 
-        The first call fixes how features are scaled. A group that is absent from a call keeps the rows
-        that it had before; its share is that of all rows so far.
+        The first call, or ``fit``, fixes how features are scaled. A group that is absent from a call is
+        there with up to 512 of the rows that it had before; its share is that of all rows so far.
 
         Args:
             X, y, groups: as in ``fit``.
@@ -400,6 +392,16 @@ class TiltedClassifier(ClassifierMixin, TiltedModel):
         likely = self.predict_log_proba(X).argmax(axis=1)
         return self.classes_[likely]
 
+    def _doubt(self, parts: dict[Any, Part]) -> str | None:
+        """A negative inner tilt may take all of a class for wrong labels where groups mix classes."""
+        scores = [X @ self._w["slope"] + self._w["intercept"] for X, _ in parts.values()]
+        likely = np.unique(_log_shares(np.concatenate(scores)).argmax(axis=1))
+        if len(likely) > 1:
+            return None
+        robust = "choose an inner_tilt nearer to 0, or groups of which none mixes classes."
+        advice = robust if self.inner_tilt < 0 else "raise outer_tilt, or add features."
+        return f"every row is predicted to be of class {self.classes_[likely[0]]}: {advice}"
+
     @property
     def _loss(self) -> str:
         return "logistic" if len(self.classes_) == 2 else "multinomial"
@@ -427,6 +429,9 @@ class TiltedClassifier(ClassifierMixin, TiltedModel):
 
     def _losses(self, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
         return -_log_shares(scores)[np.arange(len(scores)), targets.astype(int)]
+
+    def _targets_of_risk(self, risk: float) -> np.ndarray:
+        return np.arange(2)  # all labels have the same loss there
 
     def _keep(self, coef: np.ndarray, intercept: np.ndarray) -> None:
         self.coef_, self.intercept_ = np.atleast_2d(coef), np.atleast_1d(intercept)
@@ -478,8 +483,8 @@ class TiltedRegressor(RegressorMixin, TiltedModel):
     def partial_fit(self, X: Any, y: Any, groups: Any = None) -> Self:
         """About one pass over the rows X from where the call before ended, trackers included.
 
-        The first call fixes how features and targets are scaled. A group that is absent from a call
-        keeps the rows that it had before; its share is that of all rows so far.
+        The first call, or ``fit``, fixes how features and targets are scaled; a group that is absent
+        from a call is treated as in ``TiltedClassifier``.
         """
         first = not hasattr(self, "coef_")
         X, y = self._read(X, y, first)
@@ -498,6 +503,8 @@ class TiltedRegressor(RegressorMixin, TiltedModel):
         return "squared"
 
     def _begin_targets(self, y: np.ndarray) -> tuple[int, ...]:
+        if y.dtype.kind not in "biuf":
+            raise ProblemError(f"y must hold numbers; got {str(y[0])!r}.")
         self._middle = float(np.median(y))
         # Where most targets are equal, the median deviation is 0.
         spread: Any = median_abs_deviation(y, scale="normal")  # pyright: ignore[reportArgumentType]
@@ -513,6 +520,9 @@ class TiltedRegressor(RegressorMixin, TiltedModel):
     def _losses(self, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
         return (scores - targets) ** 2
 
+    def _targets_of_risk(self, risk: float) -> np.ndarray:
+        return np.full(2, np.sqrt(risk))
+
     def _keep(self, coef: np.ndarray, intercept: np.ndarray) -> None:
         self.coef_, self.intercept_ = self._spread * coef, float(self._spread * intercept + self._middle)
 
@@ -524,8 +534,11 @@ def _log_shares(scores: np.ndarray) -> np.ndarray:
     return log_softmax(scores, axis=1)
 
 
-def _shares(counts: dict[Any, int]) -> np.ndarray:
-    return np.asarray(list(counts.values())) / sum(counts.values())
+def _thinned(part: Part) -> Part:
+    """Every row, or every second, third, …, such that few are left."""
+    X, y = part
+    every = -(-len(y) // KEPT_ROWS)
+    return X[::every], y[::every]
 
 
 def tilted_mean(x: np.ndarray, tilt: float, share: np.ndarray | None = None) -> float:
@@ -533,13 +546,3 @@ def tilted_mean(x: np.ndarray, tilt: float, share: np.ndarray | None = None) -> 
     if not tilt:
         return np.average(x, weights=share)
     return logsumexp(tilt * x, b=1 / len(x) if share is None else share) / tilt
-
-
-def _without_jax(carry: Carry) -> Carry:
-    """NumPy arrays alone, so that a fitted estimator can be copied, hashed and pickled."""
-    leaves = [np.asarray(x) for x in jax.tree.leaves(carry.lane)]
-    return dataclasses.replace(carry, lane=leaves, key=np.asarray(jax.random.key_data(carry.key)))
-
-
-def _with_jax(carry: Carry) -> Carry:
-    return dataclasses.replace(carry, key=jax.random.wrap_key_data(jnp.asarray(carry.key)))
