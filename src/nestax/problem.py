@@ -169,8 +169,10 @@ class Problem(eqx.Module):
         return first if isinstance(first, Blocks) else None
 
     def block(self, number: Array | int) -> "Problem":
-        """The chain of one block alone."""
-        return self._with_sources(lambda source: source.block(number))
+        """The chain of one block alone, which has neither the closed form nor the optimum of all."""
+        one = self._with_sources(lambda source: source.block(number))
+        known = lambda problem: (problem.exact, problem.optimum)
+        return eqx.tree_at(known, one, (None, None), is_leaf=lambda x: x is None)
 
     def every_block(self) -> "Problem":
         """The same F as one chain, whose values hold one entry per block and whose draws visit all of
