@@ -29,8 +29,7 @@ def blocked(
     rows, levels = [], []
     drawn = case.problem.levels if outer else case.problem.levels[:-1]
     for level in drawn:
-        shift = lambda x: np.asarray(x) + 0.3 * rng.standard_normal(x.shape)
-        rows.append([jax.tree.map(shift, level.source.data) for _ in range(blocks)])
+        rows.append([_rows(rng, level.source.data) for _ in range(blocks)])
         source = nx.Blocks(rows[-1], visit=visit, **options)
         levels.append(nx.Level(level.fn, source, name=level.name, project=level.onto))
     known = case.levels
@@ -44,6 +43,12 @@ def blocked(
             NumpyLevel(lambda u: last.value(u, *_draw(exact)), lambda u: last.jac(u, *_draw(exact))),
         )
     return Blocked(nx.Problem(levels, case.problem.w0), known, rows)
+
+
+def _rows(rng: np.random.Generator, data: Any) -> Any:
+    """The rows in another order, and shifted, so that blocks are independent of each other."""
+    order = rng.permutation(len(jax.tree.leaves(data)[0]))
+    return jax.tree.map(lambda x: np.asarray(x)[order] + 0.3 * rng.standard_normal(x.shape), data)
 
 
 def _draw(row: Any) -> tuple:

@@ -267,7 +267,7 @@ class Problem(eqx.Module):
 
     def value(self, w: PyTree) -> Array:
         """F(w), with penalty and non-smooth term."""
-        inner = self._chain_value(w) if self.exact is None else self.exact(w)
+        inner = self.chain_value(w) if self.exact is None else self.exact(w)
         inner = inner if self.penalty is None else inner + self.penalty(w)
         return inner + self.nonsmooth(w)
 
@@ -281,7 +281,8 @@ class Problem(eqx.Module):
             return self.add_penalty(w, *jax.value_and_grad(self.exact)(w))
         return self.add_penalty(w, *self._chain_value_and_grad(w))
 
-    def _chain_value(self, w: PyTree) -> Array:
+    def chain_value(self, w: PyTree) -> Array:
+        """f_K ∘ … ∘ f_1(w) over the population, whatever closed form there is."""
         if self.blocks is None:
             return self.level_values(w)[-1]
         return self._over_blocks(lambda block: block.level_values(w)[-1])
