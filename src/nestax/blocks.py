@@ -166,7 +166,8 @@ class Block(AbstractSource):
     def population(self) -> Batch:
         weights = None
         if self.count is not None:
-            weights = (jnp.arange(self.size) < self.count) / self.count
+            # Quotients of 32-bit integers are computed in single precision.
+            weights = (jnp.arange(self.size) < self.count) / self.count.astype(float)
         return Batch(self.data, None, weights)
 
     def example(self) -> PyTree:

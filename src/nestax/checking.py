@@ -18,6 +18,9 @@ from nestax.level import Level
 from nestax.loop import draw_batches
 from nestax.problem import Problem
 
+#: Draws that are looked at side by side, over all blocks.
+MOST_ROWS = 2**16
+
 
 @dataclasses.dataclass(frozen=True)
 class LevelCheck:
@@ -77,6 +80,8 @@ class Report:
 def check(problem: Problem, *, w: PyTree = None, draws: int = 512, seed: int = 0) -> Report:
     """Checks every level at ``w`` (by default the start), along the chain of batch means.
 
+    In a chain with blocks all of them are looked at side by side, or the first alone if they are many.
+
     Args:
         problem: the problem.
         w: weights to check at; a point with no symmetry finds more than the start does.
@@ -86,8 +91,9 @@ def check(problem: Problem, *, w: PyTree = None, draws: int = 512, seed: int = 0
     draws = check_count("draws", draws)
     key = jax.random.key(seed)
     w = problem.start(key) if w is None else w
+    whole, (problem, advice) = problem, _seen(problem, draws)
     batches = draw_batches(problem, ("value",), key, 0, (draws,) * len(problem.levels))
-    findings, sentences, advice, x = [], [], [], w
+    findings, sentences, x = [], [], w
     around, before = None, ""
     epsilon = float(jnp.finfo(problem.dtype).eps)
     for i, (level, batch) in enumerate(zip(problem.levels, batches, strict=True)):
@@ -115,13 +121,24 @@ def check(problem: Problem, *, w: PyTree = None, draws: int = 512, seed: int = 0
             )
         x = level.project(value)
     exact_error = None
-    if problem.exact is not None and problem.finite:
-        exact_error = float(eqx.filter_jit(_exact_error)(problem, w))
+    if whole.exact is not None and whole.finite:
+        exact_error = float(eqx.filter_jit(_exact_error)(whole, w))
         if not exact_error < 1e3 * epsilon:
             sentences.append(f"exact= differs from the population by {exact_error:.1e}, relative to it.")
     scale = float(eqx.filter_jit(_noise_scale)(problem, w, batches))
     batch_size = 2 ** math.ceil(math.log2(min(max(scale, 1.0), 1024.0))) if scale == scale else 1
     return Report(tuple(findings), exact_error, batch_size, tuple(sentences), tuple(advice))
+
+
+def _seen(problem: Problem, draws: int) -> tuple[Problem, list[str]]:
+    """What is looked at of a problem, and a sentence if that is not all of it."""
+    blocks = problem.blocks
+    if blocks is None:
+        return problem, []
+    if blocks.counts is None and blocks.blocks * draws <= MOST_ROWS:
+        return problem.every_block(), []
+    first = f"of {blocks.blocks:,} blocks only the first was looked at, by itself."
+    return problem.block(0), [first]
 
 
 def _look(
@@ -205,7 +222,7 @@ def _spread(rows: Array) -> Array:
 
 
 def _exact_error(problem: Problem, w: PyTree) -> Array:
-    population, closed = problem.level_values(w)[-1], problem.exact(w)  # pyright: ignore[reportOptionalCall]
+    population, closed = problem.chain_value(w), problem.exact(w)  # pyright: ignore[reportOptionalCall]
     return jnp.abs(population - closed) / jnp.maximum(jnp.abs(population), 1e-30)
 
 

@@ -104,6 +104,11 @@ def estimate_constants(
     """
     if not isinstance(problem, Problem):
         raise SettingError(f"the first argument must be an nx.Problem; got {problem!r}.")
+    if problem.blocks is not None:
+        raise ProblemError(
+            "the constants of the theorems are those of one chain and this problem has blocks: pass "
+            "problem.block(m), or problem.every_block()."
+        )
     for name, count in (("points", points), ("draws", draws)):
         check_setting(name, check_count(name, count), "at least 2", lambda n: n >= 2)
     one_number = lambda r: r.ndim == 0 and r.dtype.kind in "fiu"

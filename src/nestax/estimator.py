@@ -44,6 +44,8 @@ class Trackers(NamedTuple):
     jac: one tracked Jacobian per level, at the tracked value of the level before; None for a
         deterministic level, whose Jacobian is exact.
     adjoint: one tracked adjoint per level.
+
+    A method with memory of every block has a leading axis, that of the blocks, in all but perhaps ``w``.
     """
 
     w: PyTree
@@ -147,7 +149,8 @@ class AbstractEstimator(eqx.Module):
             )
         if problem.blocks is None and self.blocks == "table":
             raise ProblemError(
-                f"{name} is made for levels with nx.Blocks as data: use {instead} instead."
+                f"{name} is made for levels with nx.Blocks as data, and this chain has none: use "
+                "AdjointSMVR instead."
             )
         if about.levels is not None and levels != about.levels:
             words = {1: "one level", 2: "two levels"}

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from nestax import trees
-from nestax.errors import check_count, check_setting
+from nestax.errors import ProblemError, check_count, check_setting
 from nestax.level import Level
 from nestax.loop import draw_batches
 from nestax.problem import Problem
@@ -51,6 +51,8 @@ def evaluate(
     weights. Levels that draw from equal arrays see the same rows, so there the contributions of a row
     are added before their variance is taken; all other arrays are independent samples, as is every
     group of ``nx.Groups``. A sample of one row says nothing about others: the interval is then infinite.
+    With ``nx.Blocks`` the rows are samples as well, and the blocks are not: F is the average over these
+    blocks and no others. Rows of equal number in different blocks may depend on each other.
 
     Args:
         problem: the problem, on the rows to evaluate on.
@@ -61,7 +63,12 @@ def evaluate(
         seed: for the draws.
     """
     check_setting("confidence", confidence, "in (0, 1)", lambda c: (c > 0) & (c < 1))
-    drawn = None
+    if problem.blocks is not None and problem.blocks.counts is not None:
+        raise ProblemError(
+            "nx.evaluate needs blocks of one length: evaluate problem.block(m) one by one, or use "
+            "problem.value(w), which has no interval."
+        )
+    problem, drawn = problem.every_block(), None
     if draws is not None:
         sizes = tuple(check_count("draws", draws) for _ in problem.levels)
         passes = draw_batches(problem, ("value",), jax.random.key(seed), 0, sizes)

@@ -101,6 +101,11 @@ class Level(eqx.Module):
         """``value`` moved into the level's range, where one is known."""
         return value if self.onto is None else self.onto(value)
 
+    def with_exact(self, tracked: PyTree, new: PyTree) -> PyTree:
+        """``tracked`` with the outputs that do not see the draw from ``new``, which is exact there."""
+        leaves = zip(self.shape.noisy, jax.tree.leaves(tracked), jax.tree.leaves(new), strict=True)
+        return self.shape.outputs.treedef.unflatten([t if noisy else n for noisy, t, n in leaves])
+
     def value(self, x: PyTree, batch: AnyBatch) -> PyTree:
         """Mean of f(x; ξ) over the batch; f(x) itself for a deterministic level."""
         return self._fold(lambda part: (self._mean(x, part), None), batch)[0]

@@ -8,10 +8,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from nestax import trees
-from nestax.blocks import over_blocks
-from nestax.chain import mean_of_visited, visit_blocks, visited_in
+from nestax.chain import fill_table, visit_table
 from nestax.errors import ProblemError, SettingError, choose
-from nestax.estimator import AbstractEstimator, Batches, Calls, Estimate, Trackers
+from nestax.estimator import About, AbstractEstimator, Batches, Calls, Trackers
 from nestax.problem import Problem
 from nestax.step import AbstractStep
 
@@ -27,8 +26,9 @@ class PerBlock(AbstractEstimator):
     block, and the start visits all blocks once.
 
     Args:
-        estimator: for a chain without blocks, such as ``nx.AdjointSMVR(beta=0.3)``. Its schedules count
-            the visits of a block.
+        estimator: for a chain without blocks, such as ``nx.AdjointSMVR(beta=0.3, mode="fresh")``. Its
+            schedules count the visits of a block. One that lags by a step, as mode="lagged" does, lags
+            by a visit here, and a block's gradient is then about M/B steps old.
         store: floating-point type of the table, "float32", "bfloat16" or "float16"; None means that of
             the weights. Rounding at every visit adds noise of that precision to the trackers.
     """
@@ -47,6 +47,14 @@ class PerBlock(AbstractEstimator):
             raise SettingError("set lr on the estimator inside nx.PerBlock, not on nx.PerBlock itself.")
         if self.store is not None:
             choose("store", self.store, STORES)
+
+    @property
+    def about(self) -> About:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.estimator.about
+
+    @property
+    def output(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.estimator.output
 
     @property
     def passes(self) -> dict[str, Calls]:
@@ -90,54 +98,22 @@ class PerBlock(AbstractEstimator):
         return PerBlock(self.estimator.defaults(problem, visits, sizes), self.store)
 
     def init(self, problem: Problem, w: PyTree, batches: Batches):
-        """Visits all blocks, some at a time."""
-        blocks: Any = problem.blocks
-        if visited_in(batches).shape[0] != blocks.blocks:
-            raise SettingError(
-                "the start of nx.PerBlock visits every block: draw_batches(..., every_block=True)."
-            )
         start = lambda chain, own: self.estimator.init(chain, w, own)
-        some = lambda which: jax.tree.map(lambda x: x[which], batches)
-        shapes = jax.eval_shape(lambda: visit_blocks(problem, some(jnp.arange(1)), start))
-        estimate = jax.tree.map(lambda s: jnp.zeros(s.shape[1:], s.dtype), shapes[0])
-        table = jax.tree.map(
-            lambda s: jnp.zeros((blocks.blocks, *s.shape[1:]), self._stored(s.dtype)), shapes[1]
-        )
-
-        def group(which: Array, new: Array, carry: Any) -> Any:
-            total, table = carry
-            each, rows = visit_blocks(problem, some(which), start)
-            share = lambda x: jnp.tensordot(new.astype(x.dtype), x, 1) / blocks.blocks
-            return jax.tree.map(lambda t, x: t + share(x), total, each), _written(table, which, rows)
-
-        return over_blocks(blocks.blocks, blocks.visit, group, (estimate, table))
+        return fill_table(problem, batches, start, self.store)
 
     def update(self, problem: Problem, w: PyTree, batches: Batches, state: PyTree):
-        move = lambda chain, own, row: self.estimator.update(chain, w, own, row)
-        return self._visit(problem, batches, state, move)
+        move = lambda chain, own, row: self.estimator.update(chain, w, own, self._loaded(row, w))
+        return visit_table(problem, batches, state, move)[:2]
 
     def refresh(self, problem: Problem, w: PyTree, batches: Batches, state: PyTree):
-        move = lambda chain, own, row: self.estimator.refresh(chain, w, own, row)
-        return self._visit(problem, batches, state, move)
+        """Of the visited blocks; others go on until a visit falls on such a step."""
+        move = lambda chain, own, row: self.estimator.refresh(chain, w, own, self._loaded(row, w))
+        return visit_table(problem, batches, state, move)[:2]
 
-    def _visit(
-        self, problem: Problem, batches: Batches, table: PyTree, move: Any
-    ) -> tuple[Estimate, PyTree]:
-        visited = visited_in(batches)
-        rows = jax.tree.map(lambda t: t[visited], table)
-        if self.store is not None:
-            rows = trees.cast(rows, problem.dtype)
-        each, rows = visit_blocks(problem, batches, move, rows)
-        return mean_of_visited(each), _written(table, visited, rows)
-
-    def _stored(self, dtype: Any) -> Any:
-        return self.store if self.store and jnp.issubdtype(dtype, jnp.floating) else dtype
+    def _loaded(self, row: PyTree, w: PyTree) -> PyTree:
+        """A row of the table in the dtype of the weights."""
+        return row if self.store is None else trees.cast(row, jax.tree.leaves(w)[0].dtype)
 
     def trackers(self, state: PyTree) -> Trackers:
         """Along a leading axis, that of the blocks."""
         return jax.vmap(self.estimator.trackers)(state)
-
-
-def _written(table: PyTree, blocks: Array, rows: PyTree) -> PyTree:
-    """The table with the rows of some blocks replaced."""
-    return jax.tree.map(lambda t, r: t.at[blocks].set(r.astype(t.dtype)), table, rows)

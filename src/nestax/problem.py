@@ -169,8 +169,10 @@ class Problem(eqx.Module):
         return first if isinstance(first, Blocks) else None
 
     def block(self, number: Array | int) -> "Problem":
-        """The chain of one block alone."""
-        return self._with_sources(lambda source: source.block(number))
+        """The chain of one block alone, which has neither the closed form nor the optimum of all."""
+        one = self._with_sources(lambda source: source.block(number))
+        known = lambda problem: (problem.exact, problem.optimum)
+        return eqx.tree_at(known, one, (None, None), is_leaf=lambda x: x is None)
 
     def every_block(self) -> "Problem":
         """The same F as one chain, whose values hold one entry per block and whose draws visit all of
@@ -265,7 +267,7 @@ class Problem(eqx.Module):
 
     def value(self, w: PyTree) -> Array:
         """F(w), with penalty and non-smooth term."""
-        inner = self._chain_value(w) if self.exact is None else self.exact(w)
+        inner = self.chain_value(w) if self.exact is None else self.exact(w)
         inner = inner if self.penalty is None else inner + self.penalty(w)
         return inner + self.nonsmooth(w)
 
@@ -279,7 +281,8 @@ class Problem(eqx.Module):
             return self.add_penalty(w, *jax.value_and_grad(self.exact)(w))
         return self.add_penalty(w, *self._chain_value_and_grad(w))
 
-    def _chain_value(self, w: PyTree) -> Array:
+    def chain_value(self, w: PyTree) -> Array:
+        """f_K ∘ … ∘ f_1(w) over the population, whatever closed form there is."""
         if self.blocks is None:
             return self.level_values(w)[-1]
         return self._over_blocks(lambda block: block.level_values(w)[-1])

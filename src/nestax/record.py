@@ -104,7 +104,7 @@ def _errors(problem: Problem, w: PyTree, trackers: Any) -> dict[str, Array]:
         return tracker_errors(problem, w, trackers)
 
     def squares(number: Array) -> dict[str, Array]:
-        own = jax.tree.map(lambda x: x[number], trackers)
+        own = jax.tree.map(lambda x: x[number], trackers._replace(w=None))
         return jax.tree.map(jnp.square, tracker_errors(problem.block(number), w, own))
 
     return jax.tree.map(jnp.sqrt, mean_over_blocks(blocks.blocks, blocks.visit, squares))

@@ -157,4 +157,19 @@ BIBTEX = {
   booktitle = {International Conference on Machine Learning},
   year      = {2017},
 }""",
+    "wang2022sox": """
+@inproceedings{wang2022sox,
+  author    = {Wang, Bokun and Yang, Tianbao},
+  title     = {Finite-Sum Coupled Compositional Stochastic Optimization: Theory and Applications},
+  booktitle = {International Conference on Machine Learning},
+  year      = {2022},
+}""",
+    "jiang2022msvr": """
+@inproceedings{jiang2022msvr,
+  author    = {Jiang, Wei and Li, Gang and Wang, Yibo and Zhang, Lijun and Yang, Tianbao},
+  title     = {Multi-block-Single-probe Variance Reduced Estimator for Coupled Compositional
+               Optimization},
+  booktitle = {Advances in Neural Information Processing Systems},
+  year      = {2022},
+}""",
 }

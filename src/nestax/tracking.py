@@ -28,6 +28,20 @@ def average(tracked: PyTree, weight: Array | float, new: PyTree) -> PyTree:
     return jax.tree.map(lambda t, n: t + weight * (n - t), tracked, new)
 
 
+def storm_of_blocks(
+    new: PyTree, keep: Array | float, tracked: PyTree, old: PyTree, blocks: int, visit: int
+) -> PyTree:
+    """MSVR: STORM where g moves in all of M blocks at every step and only B of them are visited.
+
+    ``(1 − γ)·tracked + γ·g(x_t;ξ) + γ'·(g(x_t;ξ) − g(x_{t−1};ξ))`` with γ = 1 − keep and γ' =
+    (M − B)/(B(1 − γ)) + 1 − γ: the difference of one step stands for the steps since the last visit.
+    Reference: Jiang, Li, Wang, Zhang and Yang, NeurIPS 2022.
+    """
+    more = (blocks - visit) / (visit * keep)
+    reach = lambda u, n, o: u + more * (n - o)
+    return jax.tree.map(reach, storm(new, keep, tracked, old), new, old)
+
+
 class Schedule(eqx.Module):
     """A schedule ``scale·fn(count)`` or ``scale·fn(count, horizon)``, in the dtype of the run.
 

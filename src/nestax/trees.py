@@ -90,7 +90,19 @@ def cast(tree: PyTree, dtype: Any) -> PyTree:
 def all_finite(tree: PyTree) -> Array:
     """Whether every floating-point entry is finite."""
     floats = [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.inexact)]
-    return jnp.all(jnp.asarray([jnp.all(jnp.isfinite(x)) for x in floats] or [True]))
+    return jnp.all(jnp.asarray([_is_finite(x) for x in floats] or [True]))
+
+
+#: Arrays with more entries than this are looked at row by row.
+LARGE = 2**20
+
+
+def _is_finite(x: Array) -> Array:
+    """Whether every entry is finite; one truth value per entry of a large table would be large too."""
+    if x.ndim < 2 or x.size <= LARGE:
+        return jnp.all(jnp.isfinite(x))
+    look = lambda k, fine: fine & jnp.all(jnp.isfinite(jax.lax.dynamic_index_in_dim(x, k)))
+    return jax.lax.fori_loop(0, len(x), look, jnp.asarray(True))
 
 
 def is_array(x: Any) -> bool:

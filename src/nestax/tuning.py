@@ -89,6 +89,12 @@ def autotune(
         batch_size, init_batch_size, seed: as in ``minimize``.
     """
     check_count("samples", samples)
+    if problem.blocks is not None:
+        raise SettingError(
+            "settings are found by themselves for chains without blocks only: pass a method with its "
+            'settings, such as nx.PerBlock(nx.AdjointSMVR(0.3, mode="fresh", lr=0.05)), or '
+            "problem.every_block()."
+        )
     sizes = [level.shape.inputs.size * level.shape.outputs.size for level in problem.levels]
     candidate = Candidate(problem, max(sizes) <= MOST_ENTRIES)
     facts: dict[str, Any] = {"batch_size": batch_size, "init_batch_size": init_batch_size}

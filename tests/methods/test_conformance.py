@@ -12,6 +12,7 @@ VARIANTS = {
     "AdjointSMVR fresh": nx.AdjointSMVR(mode="fresh"),
     "PMVR fresh": nx.PMVR(mode="fresh"),
     "PMM of means": nx.PMM(per_draw=False),
+    "PerBlock AdjointSMVR": nx.PerBlock(nx.AdjointSMVR(mode="fresh")),
 }
 
 

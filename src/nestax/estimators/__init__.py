@@ -3,11 +3,13 @@
 from nestax.estimators.accelerated_scgd import ASCGD as ASCGD
 from nestax.estimators.accelerated_scgd import ASCPG as ASCPG
 from nestax.estimators.adjoint_smvr import AdjointSMVR as AdjointSMVR
+from nestax.estimators.block_smvr import BlockSMVR as BlockSMVR
 from nestax.estimators.civr import CIVR as CIVR
 from nestax.estimators.cover import COVER as COVER
 from nestax.estimators.cover import RECOVER as RECOVER
 from nestax.estimators.csaga import CSAGA as CSAGA
 from nestax.estimators.exact import Exact as Exact
+from nestax.estimators.msvr import MSVR as MSVR
 from nestax.estimators.nasa import NASA as NASA
 from nestax.estimators.nested_spider import NestedSPIDER as NestedSPIDER
 from nestax.estimators.nlasg import MLNASA as MLNASA
@@ -22,6 +24,7 @@ from nestax.estimators.scgd import SCGD as SCGD
 from nestax.estimators.scsc import SCSC as SCSC
 from nestax.estimators.smvr import SMVR as SMVR
 from nestax.estimators.snapshot_smvr import SnapshotSMVR as SnapshotSMVR
+from nestax.estimators.sox import SOX as SOX
 from nestax.estimators.spider import SARAH as SARAH
 from nestax.estimators.spider import SPIDER as SPIDER
 from nestax.estimators.spider import SpiderBoost as SpiderBoost

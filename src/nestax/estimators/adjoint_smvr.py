@@ -27,10 +27,10 @@ from nestax.tracking import as_setting, at, per_level, storm
 
 
 class AdjointState(eqx.Module):
-    """``inputs`` are (w, u^1, …, u^{K-1}); ``before`` are those of the step before."""
+    """``inputs`` are (w, u^1, …, u^{K-1}); ``before`` are those of the step before, where it lags."""
 
     inputs: tuple[PyTree, ...]
-    before: tuple[PyTree, ...]
+    before: tuple[PyTree, ...] | None
     last: Array
     adjoint: tuple[PyTree, ...]
     count: Array
@@ -108,9 +108,10 @@ class AdjointSMVR(AbstractEstimator):
         return trees.scale(jnp.where(size > radius, radius / size, 1.0), p)
 
     def _read(self, forward: Forward, before: tuple, adjoint: list, count: Array):
-        state = AdjointState(forward.inputs, before, forward.last, tuple(adjoint), count)
+        older = before if self.lag else None
+        state = AdjointState(forward.inputs, older, forward.last, tuple(adjoint), count)
         return Estimate(forward.last, adjoint[0], {}), state
 
     def trackers(self, state: AdjointState):
-        w = state.before[0] if self.lag else state.inputs[0]
+        w = state.inputs[0] if state.before is None else state.before[0]
         return Trackers(w, (*state.inputs[1:], state.last), adjoint=state.adjoint)

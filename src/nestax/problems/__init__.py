@@ -1,6 +1,8 @@
 """Ready problems, one family a file."""
 
+from nestax.problems.average_precision import average_precision as average_precision
 from nestax.problems.convex_chain import convex_chain as convex_chain
+from nestax.problems.global_contrastive import global_contrastive as global_contrastive
 from nestax.problems.hierarchical_term import groups_of as groups_of
 from nestax.problems.hierarchical_term import hierarchical_term as hierarchical_term
 from nestax.problems.log_utility import log_utility as log_utility

@@ -1,0 +1,116 @@
+"""What a step costs in a chain with blocks: time and memory beside the table, for M blocks, B visited.
+
+The chain is one gradient step on a sinusoid's network of 1-40-40-1 units (d = 1,761 weights) and the
+loss after it, tracked by PerBlock(AdjointSMVR(mode="fresh")) in float32. Time per step should grow with
+B and not with M; so should memory beside the table.
+Writes benchmarks/results/blocks.csv and the table of docs/blocks.md.
+
+    python benchmarks/blocks.py
+"""
+
+import itertools
+import time
+from pathlib import Path
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import nestax as nx
+from nestax import loop
+from nestax.drive import Compiled, make_plan
+from nestax.loop import Run
+from nestax.minimizing import Always
+from nestax.table import Table
+
+HERE = Path(__file__).parent
+PAGE = HERE.parent / "docs" / "blocks.md"
+BEGIN, END = "<!-- step table: begin -->", "<!-- step table: end -->"
+UNITS = (1, 40, 40, 1)
+ROWS, BATCH, STEPS = 20, 10, 100
+
+
+def predict(w, x):
+    """The network with all its weights in one vector."""
+    h, at = x[:, None], 0
+    for k, (ins, outs) in enumerate(itertools.pairwise(UNITS)):
+        W, b = w[at : at + ins * outs].reshape(ins, outs), w[at + ins * outs : at + ins * outs + outs]
+        h, at = h @ W + b, at + ins * outs + outs
+        h = jnp.tanh(h) if k < len(UNITS) - 2 else h
+    return h[:, 0]
+
+
+def loss(w, draws):
+    x, y = draws
+    return jnp.mean((predict(w, x) - y) ** 2)
+
+
+def adapt(w, draws):
+    return w - 0.01 * jax.grad(loss)(w, draws)
+
+
+def sinusoids(blocks: int, visit: int) -> nx.Problem:
+    """One sinusoid a block, of random amplitude and phase."""
+    rng = np.random.default_rng(0)
+    amplitude, phase = rng.uniform(0.1, 5, (blocks, 1)), rng.uniform(0, np.pi, (blocks, 1))
+    x = rng.uniform(-5, 5, (2, blocks, ROWS))
+    support, query = [(row, amplitude * np.sin(row + phase)) for row in x]
+    size = sum(a * b + b for a, b in itertools.pairwise(UNITS))
+    levels = [
+        nx.Level(adapt, nx.Blocks(support, visit=visit), batched=True, name="adapted"),
+        nx.Level(loss, nx.Blocks(query, visit=visit), batched=True, name="loss"),
+    ]
+    return nx.Problem(levels, w0=jnp.asarray(0.1 * rng.standard_normal(size), jnp.float32))
+
+
+def compiled(problem: nx.Problem, estimator) -> Compiled:
+    method = nx.Method(estimator, optax.sgd(1e-3))
+    plan = make_plan(
+        problem, estimator, batch_size=BATCH, init_batch_size=None, stride=STEPS, columns=("value",)
+    )
+    return Compiled(
+        Run(problem, Always(problem, method), (), jax.random.key(0), jnp.asarray(STEPS), plan)
+    )
+
+
+def temporary_bytes(run: Compiled) -> int:
+    """What the compiled steps need beside their arguments and what they return."""
+    carry = jax.eval_shape(lambda: loop.start(run.run))
+    step = jnp.zeros((), jnp.int32)
+    # The arrays of the problem are arguments, as they are in a run.
+    advance = lambda arrays, *args: loop.advance(eqx.combine(run.static.tree, arrays), *args)
+    lowered = jax.jit(advance).lower(run.arrays, carry, step, 1, STEPS)
+    return lowered.compile().memory_analysis().temp_size_in_bytes
+
+
+def measure(blocks: int, visit: int) -> list:
+    problem = sinusoids(blocks, visit)
+    run = compiled(problem, nx.PerBlock(nx.AdjointSMVR(0.3, mode="fresh")))
+    at = run.start()
+    table = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(at.carry.state))
+    run.advance(at, 1, STEPS)  # compiles
+    took: dict[int, list[float]] = {STEPS: [], 3 * STEPS: []}
+    for _ in range(5):
+        for steps, times in took.items():
+            begin = time.perf_counter()
+            jax.block_until_ready(run.advance(at, 1, steps).after.carry)
+            times.append(time.perf_counter() - begin)
+    # What is paid once a call, such as the copy of the table, falls out of the difference; the least of
+    # five is what the machine does when nothing else runs on it.
+    step = (min(took[3 * STEPS]) - min(took[STEPS])) / (2 * STEPS)
+    return [blocks, visit, table / 2**20, temporary_bytes(run) / 2**20, 1e6 * step]
+
+
+if __name__ == "__main__":
+    rows = []
+    for visit in (4, 8, 16):
+        for blocks in (100, 1_000, 10_000):
+            rows.append(measure(blocks, visit))
+            print(*rows[-1], flush=True)
+    table = Table(["M", "B", "table, MB", "beside it, MB", "µs per step"], rows)
+    table.to_csv(HERE / "results" / "blocks.csv")
+    shown = Table(table.columns, [[f"{m:,}", b, *(f"{x:,.3g}" for x in rest)] for m, b, *rest in rows])
+    page, rest = PAGE.read_text().split(BEGIN)
+    PAGE.write_text(f"{page}{BEGIN}\n{shown.to_markdown()}\n{END}{rest.split(END)[1]}")

@@ -1,0 +1,106 @@
+"""SOX: a moving average of every block's inner value, and one of the gradient.
+
+Wang, Yang: Finite-sum coupled compositional stochastic optimization: theory and applications, ICML 2022.
+
+symbol   here              meaning
+w_t      w                 weights
+B_t      visited blocks    all equally likely, none twice
+u_i      value[0][i]       running value of g_i; moves when block i is visited
+ζ, ζ'    "value", "grad"   independent draws inside a block, for the value and for the derivative
+v_t      grad              running gradient
+γ, β     gamma, beta       forgetting rates of u and of v
+"""
+
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, PyTree
+
+from nestax.chain import fill_table, visit_table
+from nestax.errors import check_setting
+from nestax.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
+from nestax.jacobian import pull_through
+from nestax.problem import Problem
+from nestax.steps import Descent
+from nestax.tracking import as_setting, at, average, scaled
+
+
+class SOXState(eqx.Module):
+    """``value`` holds a row per block: u, and f(u) as of its last visit, for diagnostics."""
+
+    w: PyTree
+    value: tuple[PyTree, Array]
+    grad: PyTree
+    count: Array
+
+
+def published_rate(count: Array, steps: Array) -> Array:
+    """min(1/2, 10/√N): of the published order; the factor is ours."""
+    del count
+    return jnp.minimum(0.5, 10 * steps**-0.5)
+
+
+class SOX(AbstractEstimator):
+    """SOX for F(w) = 1/M Σ_i f_i(g_i(w)).
+
+        u_i = (1−γ)u_i + γ g_i(w_t; ζ)  for the visited blocks
+        v_t = (1−β)v_{t-1} + β·(mean over them of J_{g_i}(w_t; ζ')ᵀ ∇f_i(u_i))
+
+    Args:
+        gamma: forgetting rate of the values in (0, 1], a number or a schedule; None means
+            min(1/2, 10/√N).
+        beta: forgetting rate of the gradient in (0, 1], likewise.
+        lr: c of η = c/√N; 1 by default.
+    """
+
+    gamma: Any = eqx.field(default=None, converter=as_setting)
+    beta: Any = eqx.field(default=None, converter=as_setting)
+    blocks: ClassVar = "table"
+    about: ClassVar = About(
+        "wang2022sox", "(M/B) ε⁻⁴", "blocks, bounded derivatives", "a value per block, one gradient", 2,
+        "BlockSMVR",
+    )  # fmt: skip
+
+    @property
+    def passes(self):
+        return {"value": Calls(1, 0), "grad": Calls(0, 1)}
+
+    @property
+    def outer_passes(self):
+        return {"grad": Calls(1, 1)}
+
+    def __check_init__(self):
+        for name in ("gamma", "beta"):
+            check_setting(name, getattr(self, name), "in (0, 1]", lambda b: (b > 0) & (b <= 1))
+
+    def published(self, problem: Problem, sizes: tuple[int, ...]):
+        return {"gamma": published_rate, "beta": published_rate}
+
+    def published_step(self, problem: Problem):
+        return Descent(scaled(self.lr, 1.0, lambda count, steps: steps**-0.5))
+
+    def init(self, problem: Problem, w: PyTree, batches: Batches):
+        start = lambda chain, own: _look(chain, w, own, None, 1.0)
+        (value, grad), table = fill_table(problem, batches, start)
+        return Estimate(value, grad, {}), SOXState(w, table, grad, jnp.zeros((), jnp.int32))
+
+    def update(self, problem: Problem, w: PyTree, batches: Batches, state: SOXState):
+        count = state.count + 1
+        move = lambda chain, own, row: _look(chain, w, own, row[0], at(self.gamma, count))
+        (value, z), table, _ = visit_table(problem, batches, state.value, move)
+        grad = average(state.grad, at(self.beta, count), z)
+        return Estimate(value, grad, {}), SOXState(w, table, grad, count)
+
+    def trackers(self, state: SOXState):
+        return Trackers(state.w, state.value)
+
+
+def _look(chain: Problem, w: PyTree, own: Batches, u: PyTree, gamma: Any) -> Any:
+    """f and its gradient in one block, and the block's new row; the start has no old u."""
+    g, f = chain.levels
+    new = g.value(w, own[0]["value"])
+    u = g.project(new if u is None else average(u, gamma, new))
+    _, pull_g = g.value_and_pull(w, own[0]["grad"])
+    value, pull_f = f.value_and_pull(u, own[1]["grad"])
+    return (value, pull_through([pull_g, pull_f], value)), (u, value)
