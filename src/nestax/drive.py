@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -26,6 +27,8 @@ CHUNK_SECONDS = 0.5
 AHEAD_BYTES = {"cpu": 2**20}
 AHEAD_BYTES_ELSEWHERE = 2**26
 AHEAD_STEPS = 256
+#: Bytes of a carry from which on there should be only one of it.
+LARGE_BYTES = 2**28
 
 
 class At(NamedTuple):
@@ -46,13 +49,29 @@ class Chunk(NamedTuple):
 
 
 class Compiled:
-    """A run split into what is compiled and what is passed; equal runs share one compilation."""
+    """A run split into what is compiled and what is passed; equal runs share one compilation.
 
-    def __init__(self, run: Run):
+    Args:
+        run: the run.
+        donate: whether a chunk may overwrite the carry that it begins with, where that is large: a
+            chunk can then not be repeated.
+    """
+
+    def __init__(self, run: Run, donate: bool = False):
         arrays, static = eqx.partition(run, eqx.is_array)
         self.run = dataclasses.replace(run, packing=_packing(Static(static), arrays))
         self.arrays, static = eqx.partition(self.run, eqx.is_array)
         self.static = Static(static)
+        self.donates = donate and self.carry_bytes() > LARGE_BYTES
+
+    def carry_bytes(self) -> int:
+        """Memory that the carries of all lanes take."""
+        leaves, plan = self.run.packing.shape.leaves, self.run.plan
+        each = sum(
+            math.prod(leaves[k][0]) * jnp.dtype(leaves[k][1]).itemsize for k in self.run.packing.firsts
+        )
+        settings = jax.tree.leaves(self.run.settings)
+        return each * (len(settings[0]) * len(self.run.key) if plan.grid else 1)
 
     def start(self) -> At:
         return At(self.run.packing.unpack(_program(loop.start, self.static)(self.arrays)), 0)
@@ -68,7 +87,7 @@ class Compiled:
     def advance(self, at: At, strides: int, length: int) -> Chunk:
         """``strides`` times ``length`` steps and a record."""
         step = jnp.asarray(at.step, jnp.int32)
-        advance = _program(loop.advance, self.static)
+        advance = _program(loop.advance, self.static, self.donates)
         packed, _, records = advance(self.arrays, self._packed(at.carry), step, strides, length)
         carry = self.run.packing.unpack(packed)
         rows = {name: np.asarray(column)[:strides] for name, column in records.items()}
@@ -97,10 +116,10 @@ KEPT_PROGRAMS = 150
 
 
 @functools.lru_cache(maxsize=KEPT_PROGRAMS)
-def _program(fn: Callable[..., Any], static: Static) -> Callable[..., Any]:
+def _program(fn: Callable[..., Any], static: Static, donate: bool = False) -> Callable[..., Any]:
     """``fn(run, ...)``, compiled with the run's arrays as arguments and the rest static."""
 
-    @jax.jit
+    @functools.partial(jax.jit, donate_argnums=1 if donate else ())
     def compiled(arrays: Any, *args: Any) -> Any:
         TRACES[fn.__name__] = TRACES.get(fn.__name__, 0) + 1
         return fn(eqx.combine(static.tree, arrays), *args)

@@ -163,7 +163,7 @@ def sweep(
     plan = make_plan(problem, estimator, stride=stride, seeds=len(seeds), average=average, **facts)
     keys = jax.vmap(jax.random.key)(jnp.asarray(seeds))
     arrays = {name: jnp.asarray(v, problem.dtype) for name, v in settings.items()}
-    compiled = Compiled(Run(problem, built, arrays, keys, jnp.asarray(steps), plan))
+    compiled = Compiled(Run(problem, built, arrays, keys, jnp.asarray(steps), plan), donate=True)
     at = compiled.start()
     first = compiled.observe(at.carry)
     finite = first["finite"]

@@ -243,6 +243,33 @@ def reproduce_term(
     finish(ctx, term_table(**settings))
 
 
+@reproduce.command("maml")
+def reproduce_maml(
+    ctx: typer.Context,
+    full: Annotated[
+        bool, typer.Option("--full", help="Images of 28 × 28 and 1,000 steps, for a large GPU.")
+    ] = False,
+    shots: Annotated[
+        int | None,
+        typer.Option(min=1, max=5, help="Images of a class to learn from; 1 and 5 by default."),
+    ] = None,
+    only: Annotated[
+        str | None, typer.Option(help="Methods to compute, separated by semicolons; all by default.")
+    ] = None,
+    cells: Annotated[
+        Path | None, typer.Option(help="Folder in which every method's result is kept, and found again.")
+    ] = None,
+    json: JsonOption = False,
+    out: OutOption = None,
+    overwrite: OverwriteOption = False,
+) -> None:
+    """Figure 4: methods compared on five-step meta-learning of handwriting."""
+    settings = begin(ctx)
+    from nestax.cli.reproducing import few_shot_figure
+
+    finish(ctx, few_shot_figure(**settings))
+
+
 @data.command("list")
 def list_sets(json: JsonOption = False) -> None:
     """Every data set with its size, its terms, and where it lies on this machine."""

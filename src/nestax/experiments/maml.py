@@ -1,0 +1,417 @@
+"""Few-shot classification of handwriting, Section 5.3 of Jiang et al., ICML 2022: its Figure 4.
+
+    F(w) = 1/M Σ_m f_6^m ∘ f_5^m ∘ … ∘ f_1^m(w)
+
+with five inner gradient steps on support images of task m and its loss on query images: a chain with
+blocks, see ``nx.problems.maml``. The paper gives neither the inner learning rate, the tasks, nor how the
+methods are meant for inner levels that belong to tasks. Chosen here, before any result was seen:
+
+tasks      tell five classes apart; M tasks are drawn once from 1,200 characters in four rotations, test
+           tasks from the other 423. A training task has 10 images of every class to learn from and 10
+           others to be judged by
+draws      an inner step sees "shots" of the 10 support images of every class, drawn anew in each of the
+           five steps, so that the chain is truly multi-level; the outer level sees all 10 query images.
+           A draw is an image of each of the five classes, counted as five samples
+methods    every method runs in every task with memory of its own (``nx.PerBlock``), correcting from the
+           weights of a task's last visit, and steps along the average over the visited tasks. Dense
+           Jacobians have 10¹⁰ entries, so SMVR and Nested-SPIDER track adjoints (``nx.AdjointSMVR`` with
+           fresh draws for them); Nested-SPIDER forgets everything at every so many visits and nothing in
+           between, with batches of one size
+baselines  Adam on the same draws without any memory ("Plain-ADAM"), and Adam on episodes, as is usual:
+           20,000 tasks whose support images are fixed, in full in each of the five steps. Those inner
+           levels have no noise, and the problem has one level
+tuning     three learning rates times two values of a knob, chosen by the accuracy on training tasks over
+           the last third of the run
+accuracy   on 100 of the training tasks and on 400 test tasks, after five steps on "shots" images a class
+
+A cell is a method at a number of shots. It is kept as a file, and not computed again if it is there.
+"""
+
+import dataclasses
+import json
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array
+
+from nestax.datasets import Omniglot
+from nestax.errors import ProblemError, SettingError
+from nestax.estimators import ATSCGD, NLASG, SCSC, AdjointSMVR, Plain
+from nestax.estimators.tscgd import published_beta
+from nestax.figure import COLOURS, DASHES
+from nestax.networks import convolutional
+from nestax.per_block import PerBlock
+from nestax.problem import Problem
+from nestax.problems import maml
+from nestax.steps import Averaged, Descent
+from nestax.sweeping import Sweep, grid, sweep
+from nestax.table import Table
+
+WAYS = 5
+
+
+class SetUp(NamedTuple):
+    """Sizes of the experiment; ``FULL`` is the one that is reported, ``QUICK`` runs on a laptop.
+
+    side, filters: of the images and of the network's four layers.
+    tasks, episodes: training tasks with a memory each, and tasks of Adam on episodes.
+    visit: tasks a step.
+    inner_lr: α of the inner steps.
+    """
+
+    side: int
+    filters: int
+    tasks: int
+    episodes: int
+    visit: int
+    steps: int
+    seeds: int
+    train_tasks: int
+    test_tasks: int
+    inner_lr: float = 0.1
+    records: int = 20
+
+
+FULL = SetUp(28, 64, 300, 20_000, 32, 1_000, 3, 100, 400)
+QUICK = SetUp(14, 8, 30, 60, 4, 60, 1, 10, 20, records=6)
+
+
+class Restarts(eqx.Module):
+    """A forgetting rate of 1 at every so many visits, and 0 in between."""
+
+    period: Array
+
+    def __call__(self, count: Array) -> Array:
+        return (count % self.period.astype(count.dtype) == 0).astype(self.period.dtype)
+
+
+class Rival(NamedTuple):
+    """A method of the figure.
+
+    build: from a setting with ``lr`` and the knob to what ``nx.sweep`` takes.
+    lrs: its learning rates.
+    knob, values: what else is tuned.
+    repeated: whether it is run with all seeds of the set-up, or with one.
+    """
+
+    build: Callable[[Any], Any]
+    lrs: Sequence[float]
+    knob: str = "beta"
+    values: Sequence[float] = (0.5, 0.9)
+    repeated: bool = False
+    episodes: bool = False
+
+
+DESCENT, ADAM = (0.03, 0.1, 0.3), (0.001, 0.002, 0.005)
+
+
+def _fresh(beta: Any) -> PerBlock:
+    return PerBlock(AdjointSMVR(beta, mode="fresh"))
+
+
+def _atscgd(s: Any) -> Any:
+    beta = lambda count: jnp.minimum(1, s.scale * published_beta(count, 6))
+    return PerBlock(ATSCGD(beta)), Descent(s.lr)
+
+
+RIVALS = {
+    "A-TSCGD": Rival(_atscgd, DESCENT, "scale", (0.5, 1.0)),
+    "NLASG": Rival(
+        lambda s: (PerBlock(NLASG(s.tau)), Averaged(s.lr / s.tau, s.tau)), DESCENT, "tau"
+    ),
+    "SCSC": Rival(lambda s: (PerBlock(SCSC(s.beta)), Descent(s.lr)), DESCENT),
+    "Nested-SPIDER": Rival(
+        lambda s: (_fresh(Restarts(s.period)), Descent(s.lr)), DESCENT, "period", (2, 4)
+    ),
+    "SMVR": Rival(lambda s: (_fresh(s.beta), Descent(s.lr)), DESCENT, repeated=True),
+    "SMVR-ADAM": Rival(lambda s: (_fresh(s.beta), optax.adam(s.lr)), ADAM, repeated=True),
+    "Plain-ADAM": Rival(lambda s: (Plain(), optax.adam(s.lr)), ADAM, "none", (0,), repeated=True),
+    "Adam, episodes": Rival(
+        lambda s: (Plain(), optax.adam(s.lr)), ADAM, "none", (0,), repeated=True, episodes=True
+    ),
+}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """A method at a number of shots: what was chosen, and its curves.
+
+    setup: the sizes it was run with.
+    chosen: learning rate and knob, from the training tasks.
+    images: images drawn, at every record.
+    train, test: accuracies, seeds × records, at the chosen setting.
+    grid: mean accuracy on training tasks over the last third, of every setting; 0 where one diverged.
+    seconds: of the whole, compiling included.
+    step_ms: milliseconds a step, all settings and seeds side by side.
+    """
+
+    method: str
+    shots: int
+    setup: list[float]
+    chosen: dict[str, float]
+    lanes: int
+    images: list[float]
+    train: list[list[float]]
+    test: list[list[float]]
+    grid: list[float]
+    seconds: float
+    step_ms: float
+    device: str
+
+    def at(self, images: float) -> float:
+        """Mean accuracy on test tasks at the last record that draws no more than this."""
+        last = int(np.flatnonzero(np.asarray(self.images) <= images)[-1])
+        return float(np.mean(self.test, axis=0)[last])
+
+
+def run_cell(method: str, images: Omniglot, shots: int, setup: SetUp) -> Cell:
+    """Computes one cell: all settings and seeds of a method side by side."""
+    rival = RIVALS[method]
+    settings = grid(lr=rival.lrs, **{rival.knob: rival.values})
+    stride = setup.steps // setup.records
+    problem = task_problem(images, shots, setup, rival.episodes)
+
+    def run(steps: int) -> tuple[Sweep, float]:
+        began = time.perf_counter()
+        runs = sweep(
+            problem, rival.build, settings=settings, seeds=setup.seeds if rival.repeated else 1,
+            steps=steps, batch_size={f"step {k}": shots for k in range(1, 6)} | {"query": 10},
+            record=["train", "test"], record_every=stride, progress=False,
+        )  # fmt: skip
+        return runs, time.perf_counter() - began
+
+    runs, seconds = run(setup.steps)
+    (_, short), (_, longer) = run(stride), run(3 * stride)
+    train = np.where(runs.finite[:, :, None], np.nan_to_num(runs.records["train"]), 0)
+    late = train[:, :, -(-2 * train.shape[2] // 3) :].mean(axis=(1, 2))
+    best = int(np.argmax(late))
+    return Cell(
+        method=method,
+        shots=shots,
+        setup=list(setup),
+        chosen={name: float(column[best]) for name, column in settings.items() if name != "none"},
+        lanes=runs.status.size,
+        images=(WAYS * runs.records["samples"]).tolist(),
+        train=train[best].tolist(),
+        test=np.nan_to_num(runs.records["test"])[best].tolist(),
+        grid=late.tolist(),
+        seconds=seconds,
+        step_ms=1e3 * (longer - short) / (2 * stride),
+        device=jax.devices()[0].device_kind,
+    )
+
+
+def task_problem(images: Omniglot, shots: int, setup: SetUp, episodes: bool) -> Problem:
+    """Training tasks as a chain with blocks, with accuracies on training and on test tasks."""
+    network = convolutional(WAYS, side=setup.side, filters=setup.filters)
+    pool = images.tasks(setup.episodes if episodes else setup.tasks, ways=WAYS)
+    test = images.tasks(setup.test_tasks, ways=WAYS, support=5, query=15, test=True)
+    scored = {
+        "train": pool.first(setup.train_tasks).with_shots(shots),
+        "test": test.with_shots(shots),
+    }
+    return maml(
+        network.apply, pool.with_shots(shots) if episodes else pool, network.init, visit=setup.visit,
+        inner_lr=setup.inner_lr, score=scored,
+    )  # fmt: skip
+
+
+def reproduce_maml(
+    images: Omniglot,
+    *,
+    shots: Sequence[int] = (1, 5),
+    setup: SetUp = QUICK,
+    methods: Sequence[str] | None = None,
+    cells: Path | None = None,
+    tell: Callable[[str], None] = lambda line: None,
+) -> "FewShot":
+    """Figure 4, from cells that are computed unless they are kept in a folder.
+
+    Args:
+        images: from ``nx.datasets.omniglot``, of the side of the set-up.
+        shots: images of a class that a task may learn from.
+        setup: ``FULL`` or ``QUICK``.
+        methods: which of ``RIVALS`` to compute; None means all. Kept cells of others are shown too.
+        cells: the folder of cells; None keeps none.
+        tell: is told a line about every cell.
+    """
+    chosen = list(RIVALS) if methods is None else list(methods)
+    for name in chosen:
+        if name not in RIVALS:
+            raise SettingError(f"no method is called {name!r}; there are {', '.join(RIVALS)}.")
+    done: dict[tuple[str, int], Cell] = {}
+    for number in shots:
+        for name in RIVALS:
+            cell = _kept(cells, name, number, setup)
+            if cell is None and name in chosen:
+                cell = run_cell(name, images, number, setup)
+                _keep(cells, cell)
+            if cell is not None:
+                done[name, number] = cell
+                tell(
+                    f"{number}-shot {name:<15} test {100 * np.mean(cell.test, axis=0)[-1]:.1f} % after "
+                    f"{setup.steps:,} steps and {cell.images[-1]:,.0f} images, {_words(cell.chosen)}; "
+                    f"{cell.seconds:.0f} s, {cell.step_ms:.1f} ms a step of {cell.lanes} runs"
+                )
+    return FewShot(done, setup)
+
+
+@dataclasses.dataclass(frozen=True)
+class FewShot:
+    """The cells of Figure 4, by method and shots."""
+
+    cells: dict[tuple[str, int], Cell]
+    setup: SetUp
+
+    @property
+    def shots(self) -> list[int]:
+        return sorted({number for _, number in self.cells})
+
+    def of(self, shots: int) -> dict[str, Cell]:
+        return {name: cell for (name, number), cell in self.cells.items() if number == shots}
+
+    def budget(self, shots: int) -> float:
+        """Images that every method has drawn by its last step."""
+        return min(cell.images[-1] for cell in self.of(shots).values())
+
+    def accuracies(self) -> Table:
+        """Accuracy on test tasks at every third of the common budget, and at the end of each run."""
+        columns = ["shots", "method", "runs", "1/3", "2/3", "3/3", "last step", "deviation", "train"]
+        rows = []
+        for number in self.shots:
+            budget = self.budget(number)
+            for name, cell in self.of(number).items():
+                thirds = [round(100 * cell.at(budget * k / 3), 1) for k in (1, 2, 3)]
+                last = 100 * np.asarray(cell.test)[:, -1]
+                train = 100 * np.mean(cell.train, axis=0)[-1]
+                rows.append([
+                    number, name, len(last), *thirds, round(float(last.mean()), 1),
+                    round(float(last.std()), 1), round(float(train), 1),
+                ])  # fmt: skip
+        return Table(columns, rows)
+
+    def details(self) -> Table:
+        """What was chosen, and what it cost."""
+        columns = [
+            "shots",
+            "method",
+            "lr",
+            "knob",
+            "images a step",
+            "visits a task",
+            "ms a step",
+            "runs at once",
+            "seconds",
+            "device",
+        ]
+        rows = []
+        for (name, number), cell in self.cells.items():
+            knob = {k: v for k, v in cell.chosen.items() if k != "lr"}
+            steps = len(cell.images) - 1
+            each = (cell.images[-1] - cell.images[0]) / (self.setup.steps // steps * steps)
+            tasks = self.setup.episodes if RIVALS[name].episodes else self.setup.tasks
+            visits = self.setup.steps * self.setup.visit / tasks
+            rows.append([
+                number, name, cell.chosen["lr"], _words(knob) or "–", round(each), round(visits, 1),
+                round(cell.step_ms, 1), cell.lanes, round(cell.seconds), cell.device,
+            ])  # fmt: skip
+        return Table(columns, rows)
+
+    def findings(self) -> list[str]:
+        """Where SMVR-ADAM is ahead and where not."""
+        out = []
+        for number in self.shots:
+            cells, budget = self.of(number), self.budget(number)
+            if "SMVR-ADAM" not in cells:
+                continue
+            for k in (1, 2, 3):
+                ours = cells["SMVR-ADAM"].at(budget * k / 3)
+                ahead = {
+                    name: cell.at(budget * k / 3)
+                    for name, cell in cells.items()
+                    if cell.at(budget * k / 3) > ours
+                }
+                where = f"{number}-shot, {k}/3 of {budget:,.0f} images: SMVR-ADAM {100 * ours:.1f} %"
+                words = ", ".join(f"{name} {100 * value:.1f} %" for name, value in ahead.items())
+                out.append(f"{where}; ahead of it: {words}." if ahead else f"{where}, the highest.")
+        return out
+
+    def curves(self) -> Table:
+        """Every record of every run at its chosen setting."""
+        columns = ["shots", "method", "run", "images", "train", "test"]
+        rows = [
+            [number, name, run, x, a, b]
+            for (name, number), cell in self.cells.items()
+            for run, (train, test) in enumerate(zip(cell.train, cell.test, strict=True))
+            for x, a, b in zip(cell.images, train, test, strict=True)
+        ]
+        return Table(columns, rows)
+
+    def plot(self) -> Any:
+        """Accuracy on training and test tasks against images drawn."""
+        try:
+            from matplotlib.figure import Figure
+            from matplotlib.ticker import EngFormatter
+        except ImportError:
+            raise ImportError("figures need matplotlib: pip install 'nestax[plot]'.") from None
+        figure = Figure(figsize=(9.5, 3.4 * len(self.shots) + 0.8), layout="constrained")
+        axes = figure.subplots(len(self.shots), 2, squeeze=False, sharey="row")
+        looks = {
+            name: (COLOURS[k % len(COLOURS)], DASHES[k % len(DASHES)]) for k, name in enumerate(RIVALS)
+        }
+        for row, number in enumerate(self.shots):
+            for column, kind in enumerate(("train", "test")):
+                axis = axes[row, column]
+                for name, cell in self.of(number).items():
+                    colour, dash = looks[name]
+                    runs = 100 * np.asarray(getattr(cell, kind))
+                    axis.plot(cell.images, runs.mean(axis=0), color=colour, ls=dash, label=name)
+                    axis.fill_between(
+                        cell.images, runs.min(axis=0), runs.max(axis=0), color=colour, alpha=0.15, lw=0
+                    )
+                axis.set_title(f"{number}-shot, {'training' if kind == 'train' else 'test'} tasks")
+                axis.xaxis.set_major_formatter(EngFormatter(sep=""))
+                axis.grid(alpha=0.25)
+                axis.spines[["top", "right"]].set_visible(False)
+            axes[row, 0].set_ylabel("accuracy, percent")
+        for axis in axes[-1]:
+            axis.set_xlabel("images drawn, all levels")
+        handles, labels = axes[0, 0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
+        return figure
+
+
+def _words(setting: dict[str, float]) -> str:
+    return ", ".join(f"{name} {value:g}" for name, value in setting.items())
+
+
+def _file(cells: Path, method: str, shots: int) -> Path:
+    plain = "".join(c if c.isalnum() else "-" for c in method.lower().replace(", ", "-"))
+    return cells / f"{shots}-shot-{plain}.json"
+
+
+def _keep(cells: Path | None, cell: Cell) -> None:
+    if cells is not None:
+        cells.mkdir(parents=True, exist_ok=True)
+        _file(cells, cell.method, cell.shots).write_text(json.dumps(dataclasses.asdict(cell)))
+
+
+def _kept(cells: Path | None, method: str, shots: int, setup: SetUp) -> Cell | None:
+    """A cell of an earlier run; refused if it was made with other sizes."""
+    if cells is None or not _file(cells, method, shots).is_file():
+        return None
+    file = _file(cells, method, shots)
+    try:
+        cell = Cell(**json.loads(file.read_text()))
+    except (ValueError, TypeError):
+        raise ProblemError(f"{file} is no cell of this experiment: delete it.") from None
+    if cell.setup != list(setup):
+        raise ProblemError(f"{file} was made with other sizes: delete it, or use another folder.")
+    return cell
