@@ -94,11 +94,11 @@ def measure(blocks: int, visit: int) -> list:
     took: dict[int, list[float]] = {STEPS: [], 3 * STEPS: []}
     for _ in range(5):
         for steps, times in took.items():
-            begin = time.perf_counter()
+            begin = time.process_time()
             jax.block_until_ready(run.advance(at, 1, steps).after.carry)
-            times.append(time.perf_counter() - begin)
-    # What is paid once a call, such as the copy of the table, falls out of the difference; the least of
-    # five is what the machine does when nothing else runs on it.
+            times.append(time.process_time() - begin)
+    # What is paid once a call, such as the copy of the table, falls out of the difference. Time of all
+    # cores together, which does not count what else runs on the machine.
     step = (min(took[3 * STEPS]) - min(took[STEPS])) / (2 * STEPS)
     return [blocks, visit, table / 2**20, temporary_bytes(run) / 2**20, 1e6 * step]
 
@@ -109,7 +109,7 @@ if __name__ == "__main__":
         for blocks in (100, 1_000, 10_000):
             rows.append(measure(blocks, visit))
             print(*rows[-1], flush=True)
-    table = Table(["M", "B", "table, MB", "beside it, MB", "µs per step"], rows)
+    table = Table(["M", "B", "table, MB", "beside it, MB", "CPU µs per step"], rows)
     table.to_csv(HERE / "results" / "blocks.csv")
     shown = Table(table.columns, [[f"{m:,}", b, *(f"{x:,.3g}" for x in rest)] for m, b, *rest in rows])
     page, rest = PAGE.read_text().split(BEGIN)

@@ -69,6 +69,15 @@ class AcrossBlocks(eqx.Module):
         return jax.tree.map(lambda y: jnp.mean(y, 0), each) if self.outermost else each
 
 
+class OntoEach(eqx.Module):
+    """The projection of a level for all blocks side by side."""
+
+    onto: Callable[[PyTree], PyTree]
+
+    def __call__(self, value: PyTree) -> PyTree:
+        return jax.vmap(self.onto)(value)
+
+
 class Problem(eqx.Module):
     """Minimise F(w) = f_K ∘ … ∘ f_1(w) + penalty(w) over a feasible set.
 
@@ -184,7 +193,7 @@ class Problem(eqx.Module):
             drawn, last = not level.deterministic, level is self.levels[-1]
             across = stacked or drawn
             fn = AcrossBlocks(level.fn, stacked, drawn, level.batched, last) if across else level.fn
-            onto = jax.vmap(level.onto) if level.onto and across and not last else level.onto
+            onto = OntoEach(level.onto) if level.onto and across and not last else level.onto
             source: Any = level.source
             data = EveryBlock(source) if drawn else None
             levels.append(level.replace(fn=fn, data=data, project=onto, structure=None))

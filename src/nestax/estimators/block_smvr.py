@@ -11,7 +11,6 @@ p_m^i    adjoint[i-2][m]   running adjoint for i ≥ 2, estimates J_i(u^{i-1})�
 v_t      grad              mean over the visited blocks of J_1(w_t; ζ)ᵀ p_m^2
 """
 
-from functools import partial
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -95,9 +94,9 @@ class BlockSMVR(AbstractEstimator):
             for i, (level, batch) in enumerate(zip(chain.levels[:-1], own, strict=False)):
                 u = level.value(new[i], batch["value"])
                 if not level.deterministic:
-                    track = storm if i else partial(storm_of_blocks, blocks=M, visit=B)
-                    u_old = level.value(old[i], batch["value"])
-                    u = level.with_exact(track(u, keep, old[i + 1], u_old), u)
+                    terms = u, keep, old[i + 1], level.value(old[i], batch["value"])
+                    tracked = storm(*terms) if i else storm_of_blocks(*terms, M, B)
+                    u = level.with_exact(tracked, u)
                 new.append(level.project(u))
             values, pulls = linearise(chain, new, own, "grad")
             adjoint, p_new, p_old = [], *[jnp.ones_like(values[-1])] * 2
@@ -111,8 +110,8 @@ class BlockSMVR(AbstractEstimator):
             row = BlockRow((*new[1:], values[-1]), tuple(adjoint))
             return (values[-1], pulls[0](p_new)), row
 
-        told, table, _ = visit_table(problem, batches, state.table, move)
-        return Estimate(*told, {}), BlockSMVRState(w, table, state.count + 1)
+        (value, grad), table, _ = visit_table(problem, batches, state.table, move)
+        return Estimate(value, grad, {}), BlockSMVRState(w, table, state.count + 1)
 
     def trackers(self, state: BlockSMVRState):
         return Trackers(state.w, state.table.value)

@@ -2,8 +2,10 @@
 
     F(w) = −1/P Σ_i Σ_j y_j ℓ(h_j − h_i) / Σ_j ℓ(h_j − h_i),   i over the P positive rows, j over all
 
-level 1   f_1^i(w; j) = ℓ(h_j − h_i)·(y_j, 1)   ranks: positives, and all rows, near i or before it
-level 2   f_2(p, q) = −p/q                      precision, deterministic
+level 1   f_1^i(w; j) = ℓ(h_j − h_i)·(y_j, 1)   ranks: positives, and all rows j ≠ i, near i or before it
+level 2   f_2(p, q) = −(p + c)/(q + c)          precision, deterministic
+
+where c = margin²/(n−1) is the share of row i itself.
 
 with scores h = h(w; x) and the squared hinge ℓ(s) = max(0, margin + s)². The ratio of two means is where
 small batches mislead, so that every positive row needs values of its own.
@@ -43,22 +45,16 @@ class Ranks(eqx.Module):
         return y[j] * loss, loss
 
 
-def precision(ranks: tuple[Array, Array]) -> Array:
+def precision(ranks: tuple[Array, Array], own: Array) -> Array:
     positives, everything = ranks
-    return -positives / everything
+    return -(positives + own) / (everything + own)
 
 
-class Wedge(eqx.Module):
-    """Projection onto least ≤ p ≤ q. Row i is as good as itself, so that no mean is below margin²/n."""
-
-    least: Array
-
-    def __call__(self, ranks: tuple[Array, Array]) -> tuple[Array, Array]:
-        p, q = ranks
-        middle = (p + q) / 2
-        return jnp.maximum(jnp.minimum(p, middle), self.least), jnp.maximum(
-            jnp.maximum(q, middle), self.least
-        )
+def wedge(ranks: tuple[Array, Array]) -> tuple[Array, Array]:
+    """Projection onto 0 ≤ p ≤ q."""
+    p, q = ranks
+    middle = (p + q) / 2
+    return jnp.maximum(jnp.minimum(p, middle), 0), jnp.maximum(jnp.maximum(q, middle), 0)
 
 
 class MeanPrecision(eqx.Module):
@@ -89,7 +85,7 @@ def average_precision(
 ) -> Problem:
     """Ranks positive rows before the others; F lies between −1, for a margin between all, and 0.
 
-    The pairs are held as numbers of rows, n of them for each positive row; records look at all pairs.
+    The pairs are held as numbers of rows, n − 1 for each positive row; records look at all pairs.
 
     Args:
         X: one row an example.
@@ -102,21 +98,18 @@ def average_precision(
     fit = fit_together([("the data", X, y)], "logistic", model, w0, False, l2)
     rows, labels = fit.parts[0]
     positives = np.flatnonzero(np.asarray(labels))
-    everybody = np.arange(len(labels))
-    pairs = tuple(map(np.asarray, np.broadcast_arrays(positives[:, None], everybody[None, :])))
+    others = (positives[:, None] + np.arange(1, len(labels))) % len(labels)
+    pairs = (np.broadcast_to(positives[:, None], others.shape), others)
     blocks = Blocks(pairs, visit=min(16, len(positives)) if visit is None else visit)
     score = lambda w, x: jnp.reshape(fit.row_loss.model(w, x), ())
     by = jnp.asarray(margin, labels.dtype)
     return Problem(
         [
-            Level(
-                Ranks(score), blocks, args=(rows, labels, by), name="ranks",
-                project=Wedge(by**2 / len(labels)),
-            ),
-            Level(precision, name="precision"),
+            Level(Ranks(score), blocks, args=(rows, labels, by), project=wedge, name="ranks"),
+            Level(precision, args=(by**2 / (len(labels) - 1),), name="precision"),
         ],
         w0=fit.w0,
         penalty=fit.penalty,
         exact=MeanPrecision(score, rows, labels, by, jnp.asarray(positives)),
         **problem,
-    )  # fmt: skip
+    )
