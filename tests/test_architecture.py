@@ -13,10 +13,11 @@ SOURCE = Path(nestax.__file__).parent
 #: A module may import only modules that stand before it.
 ORDER = [
     "errors", "table", "references", "theory", "trees", "structure", "jacobian", "tracking", "static",
-    "projections",
+    "checkpoint", "projections",
     "linear_oracles", "source", "level", "balls", "problem", "step", "steps", "estimator", "chain",
     "matrix_free", "restarting", "convexity", "estimators", "registry", "record", "packing", "cost",
-    "loop", "progress", "drive", "figure", "result", "tuning", "minimizing", "staging", "sweeping",
+    "loop", "progress", "drive", "figure", "result", "fingerprint", "keeping", "tuning", "minimizing",
+    "staging", "sweeping",
     "comparing", "evaluating", "checking", "constants", "fetching", "losses", "tilting", "portfolio",
     "problems", "rating", "datasets", "testing", "sklearn", "experiments", "report", "cli", "__main__",
 ]  # fmt: skip

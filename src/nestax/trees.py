@@ -95,3 +95,28 @@ def all_finite(tree: PyTree) -> Array:
 
 def is_array(x: Any) -> bool:
     return isinstance(x, jax.Array | np.ndarray)
+
+
+def as_host(x: Any) -> tuple[np.ndarray, str]:
+    """An array as NumPy knows it, and what it is where that says not all.
+
+    Keys are their raw words, "key threefry2x32"; numbers that NumPy has no name for are their bytes,
+    along a last axis of their own, "bits bfloat16".
+    """
+    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        return np.asarray(jax.random.key_data(x)), f"key {jax.random.key_impl(x)}"
+    x = np.asarray(x)
+    if x.dtype.kind in "biuf":
+        return x, ""
+    size = x.dtype.itemsize
+    return np.frombuffer(x.tobytes(), np.uint8).reshape(*x.shape, size), f"bits {x.dtype}"
+
+
+def from_host(x: np.ndarray, kind: str) -> Array:
+    """The array that ``as_host`` was given, on the default device."""
+    word, _, name = kind.partition(" ")
+    if word == "key":
+        return jax.random.wrap_key_data(jnp.asarray(x), impl=name)
+    if word == "bits":
+        x = np.frombuffer(x.tobytes(), jnp.dtype(name)).reshape(x.shape[:-1])
+    return jnp.asarray(x)
