@@ -75,14 +75,19 @@ class Compiled:
         after = At(carry, at.step + strides * length)
         return Chunk(at, after, with_columns_finite(rows), strides, length)
 
+    @property
+    def lanes(self) -> tuple[int, ...]:
+        """Settings and seeds of a grid; nothing for a single lane."""
+        run = self.run
+        return (len(jax.tree.leaves(run.settings)[0]), len(run.key)) if run.plan.grid else ()
+
     def carried(self) -> dict[str, tuple[tuple[int, ...], str]]:
         """Shape and dtype of every array that is carried, by the name of its place in the carry."""
-        packing, run = self.run.packing, self.run
-        lanes = (len(jax.tree.leaves(run.settings)[0]), len(run.key)) if run.plan.grid else ()
+        packing = self.run.packing
         places = jax.tree_util.tree_flatten_with_path(packing.shape.structs())[0]
         names = [jax.tree_util.keystr(path) for path, _ in places]
         leaves = packing.shape.leaves
-        return {f"carry{names[k]}": ((*lanes, *leaves[k][0]), leaves[k][1]) for k in packing.firsts}
+        return {f"carry{names[k]}": ((*self.lanes, *leaves[k][0]), leaves[k][1]) for k in packing.firsts}
 
     def taken(self, carry: Any) -> dict[str, Any]:
         """A carry as arrays by those names."""

@@ -109,7 +109,7 @@ def differences(then: dict[str, Any], now: Fingerprint, program: str | None) -> 
         was, new = then.get(name, missing), now.parts.get(name, missing)
         if was == new or name == "program":
             continue
-        words = lambda x: "not there" if x is missing else str(x)
+        words = lambda x: "not there" if x is missing else str(x)[:TOLD_CHARACTERS]
         told.append(f"{name} was {words(was)} and is {words(new)}")
     if not told and then.get("program") != now.parts["program"]:
         told.append(_program_difference(program, now.program))

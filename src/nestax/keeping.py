@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import gzip
 import hashlib
 import importlib.metadata
 import signal
@@ -19,6 +18,7 @@ import numpy as np
 
 from nestax import __version__
 from nestax.checkpoint import Checkpoint, Folder
+from nestax.cost import Cost
 from nestax.drive import At, Compiled
 from nestax.errors import SettingError, check_setting
 from nestax.fingerprint import differences, fingerprint
@@ -28,7 +28,7 @@ from nestax.trees import as_host, from_host
 #: The version of what a checkpoint holds.
 FORMAT = 1
 #: The compiled program as text, to show what has changed; nothing depends on it.
-PROGRAM = "program.gz"
+PROGRAM, MOST_PROGRAM = "program.z", 2**28
 PACKAGES = ("jax", "jaxlib", "numpy", "optax", "equinox")
 DOES_NOT_FIT = "holds a state that does not fit its own fingerprint: begin again in another folder."
 
@@ -38,14 +38,14 @@ class Saved(NamedTuple):
 
     rows: its records.
     status, message: how it ended; the status is None if it had not.
-    extra: what else was saved with it.
+    flagged: what else was saved with it, one truth value a lane.
     """
 
     at: At
     rows: list[dict[str, Any]]
     status: Status | None
     message: str
-    extra: dict[str, np.ndarray]
+    flagged: dict[str, np.ndarray]
 
 
 class Keeper:
@@ -100,7 +100,12 @@ class Keeper:
             self.folder.path.mkdir(parents=True, exist_ok=True)
             return self.folder.files.lock(self.folder.path)
         except OSError as error:
-            raise SettingError(f"cannot use the folder {self.folder.path}: {error.strerror}.") from None
+            raise self._refused(error) from None
+
+    def _refused(self, error: OSError) -> SettingError:
+        assert self.folder is not None
+        what = error.strerror or error
+        return SettingError(f"cannot keep a run in {self.folder.path}: {what}; choose another folder.")
 
     def _ask(self, number: int, frame: Any) -> None:
         if self.asked and number == signal.SIGINT:
@@ -110,13 +115,20 @@ class Keeper:
     # Finding a run again
 
     def find(
-        self, compiled: Compiled, begin: int, stride: int, total: int, facts: dict[str, Any]
+        self,
+        compiled: Compiled,
+        begin: int,
+        stride: int,
+        total: int,
+        facts: dict[str, Any],
+        flags: tuple[str, ...] = (),
     ) -> Saved | None:
         """The run in the folder, if there is one and it is this one.
 
         Args:
             begin, stride, total: the step it began at, steps between records, the last step.
             facts: parts of its fingerprint that only the caller knows.
+            flags: names of what else is saved with it, one truth value a lane.
         """
         if self.folder is None:
             return None
@@ -126,7 +138,7 @@ class Keeper:
             self._write_program()
             return None
         self._compare(found.about)
-        saved = self._restore(found)
+        saved = self._restore(found, flags)
         if saved.at.step > total:
             raise SettingError(
                 f"the run in {self.folder.path} has made {saved.at.step:,} steps already: ask for at "
@@ -144,8 +156,9 @@ class Keeper:
         if about.get("format") != FORMAT or not isinstance(then, dict):
             raise SettingError(f"{folder} was written by another version of nestax: use that version.")
         told = differences(then, self.fingerprint, self._program(then))
-        made, now = about.get("made with", {}), made_with()
-        changed = [f"{name} {made[name]} → {now[name]}" for name in now if made.get(name) != now[name]]
+        made, now = about.get("made with"), made_with()
+        made = made if isinstance(made, dict) else {}
+        changed = [f"{k} {made.get(k)} → {new}" for k, new in now.items() if made.get(k) != new]
         if told:
             versions = f" Versions have changed: {', '.join(changed)}." if changed else ""
             raise SettingError(
@@ -159,27 +172,29 @@ class Keeper:
                 stacklevel=4,
             )
 
-    def _restore(self, found: Checkpoint) -> Saved:
+    def _restore(self, found: Checkpoint, flags: tuple[str, ...]) -> Saved:
         assert self.folder is not None
-        about, carried = found.about, self.compiled.carried()
+        about, carried, lanes = found.about, self.compiled.carried(), self.compiled.lanes
         try:
             step, status = about["step"], about["status"]
             arrays = {
                 name: from_host(found.tensors[name], about["kinds"].get(name, "")) for name in carried
             }
-            extra = {name: found.tensors[f"extra.{name}"] for name in about["extra"]}
+            flagged = {name: found.tensors[name] for name in flags}
             rows = as_rows({name: found.records[name] for name in about["columns"]})
             fits = (
                 type(step) is int
                 and step >= 0
                 and isinstance(about["message"], str)
                 and all((x.shape, str(x.dtype)) == carried[name] for name, x in arrays.items())
+                and all((x.shape, x.dtype) == (lanes, bool) for x in flagged.values())
+                and {"step", *Cost._fields} <= set(rows[-1])
             )
             saved = Saved(
                 At(self.compiled.given(arrays), step), rows,
-                None if status is None else Status[status], about["message"], extra,
+                None if status is None else Status[status], about["message"], flagged,
             )  # fmt: skip
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError):
             fits, saved = False, None
         if not fits or saved is None:
             raise SettingError(f"{self.folder.path} {DOES_NOT_FIT}")
@@ -187,27 +202,30 @@ class Keeper:
 
     # Between chunks
 
-    def visit(self, at: At, rows: list[dict[str, Any]], **extra: np.ndarray) -> str | None:
+    def visit(self, at: At, rows: list[dict[str, Any]], **flags: np.ndarray) -> str | None:
         """Saves if it is time; a sentence if the run must stop here."""
         if self.asked:
             return Status.INTERRUPTED.value
         if self.folder is None or time.perf_counter() - self.began < self.every:
             return None
-        trouble = self._save(at, rows, None, "", extra)
+        trouble = self._save(at, rows, None, "", flags)
         self.began = time.perf_counter()
         return trouble and f"The run was stopped. {trouble}"
 
     def close(
-        self, at: At, rows: list[dict[str, Any]], status: Status, message: str, **extra: np.ndarray
+        self, at: At, rows: list[dict[str, Any]], status: Status, message: str, **flags: np.ndarray
     ) -> str:
         """The last checkpoint of this call; returns the message, and what went wrong while saving."""
         if self.folder is None or self.failed or self.saved == (at.step, status):
             return message
-        trouble = self._save(at, rows, status, message, extra)
-        return message if trouble is None else f"{message} {trouble}"
+        trouble = self._save(at, rows, status, message, flags)
+        if trouble is None:
+            return message
+        warnings.warn(trouble, stacklevel=4)
+        return f"{message} {trouble}"
 
     def _save(
-        self, at: At, rows: list[dict[str, Any]], status: Status | None, message: str, extra: Any
+        self, at: At, rows: list[dict[str, Any]], status: Status | None, message: str, flags: Any
     ) -> str | None:
         """Writes everything down; a sentence if that was not possible."""
         assert self.folder is not None
@@ -215,13 +233,11 @@ class Keeper:
         host = {name: as_host(x) for name, x in arrays.items()}
         about = {
             "format": FORMAT, "step": at.step, "status": status and status.name, "message": message,
-            "kinds": {name: kind for name, (_, kind) in host.items() if kind}, "extra": list(extra),
-            "columns": list(rows[0]),
+            "kinds": {name: kind for name, (_, kind) in host.items() if kind}, "columns": list(rows[0]),
             "stream": None,  # the place of a source that is read from the host
             "fingerprint": self.fingerprint.parts, "made with": made_with(),
         }  # fmt: skip
-        tensors = {name: x for name, (x, _) in host.items()}
-        tensors |= {f"extra.{name}": x for name, x in extra.items()}
+        tensors = {name: x for name, (x, _) in host.items()} | flags
         new = rows[self.written :]
         try:
             self.folder.save(tensors, about, as_columns(new) if new else {})
@@ -237,16 +253,19 @@ class Keeper:
 
     def _write_program(self) -> None:
         assert self.folder is not None
-        packed = gzip.compress(self.fingerprint.program.encode(), mtime=0)
-        with contextlib.suppress(OSError):  # the first checkpoint will tell
+        packed = zlib.compress(self.fingerprint.program.encode())
+        try:
             self.folder.write(self.folder.path / PROGRAM, [packed])
+        except OSError as error:
+            raise self._refused(error) from None
 
     def _program(self, then: dict[str, Any]) -> str | None:
         """The text of the program that the fingerprint ``then`` belongs to, if it is still there."""
         assert self.folder is not None
         try:
-            text = gzip.decompress(self.folder.files.read(self.folder.path / PROGRAM))
-        except (OSError, EOFError, zlib.error):
+            packed = self.folder.files.read(self.folder.path / PROGRAM)
+            text = zlib.decompressobj().decompress(packed, MOST_PROGRAM)
+        except (OSError, zlib.error):
             return None
         same = hashlib.sha256(text).hexdigest() == then.get("program")
         return text.decode() if same else None

@@ -59,12 +59,17 @@ class Result:
         return f"Result({self.status.name}: {words}){note}"
 
     def to_frame(self) -> Any:
-        """The records as a pandas frame; columns per level become ``name[0]``, ``name[1]``, …"""
+        """The records as a pandas frame; columns per level become ``name[0]``, ``name[1]``, …
+
+        Its ``attrs`` tell how the run ended.
+        """
         try:
             import pandas as pd
         except ImportError:
             raise ImportError("to_frame needs pandas: pip install pandas.") from None
-        return pd.DataFrame(flat_columns(self.records))
+        frame = pd.DataFrame(flat_columns(self.records))
+        frame.attrs |= {"status": self.status.name, "message": self.message}
+        return frame
 
     def plot(self, path: str | Path | None = None) -> Any:
         """Value and gradient norm against samples; returns the figure, saves it if given a path."""

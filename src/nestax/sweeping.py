@@ -100,7 +100,7 @@ class Sweep:
         return self
 
     def to_frame(self) -> Any:
-        """One row per setting, seed and record, as a pandas frame."""
+        """One row per setting, seed and record, as a pandas frame, with how the lane ended."""
         try:
             import pandas as pd
         except ImportError:
@@ -111,6 +111,8 @@ class Sweep:
         ).ravel()
         columns = {name: wide(values, 0) for name, values in self.settings.items()}
         columns["seed"] = wide(np.arange(shape[1]), 1)
+        names = np.asarray([[status.name for status in row] for row in self.status])
+        columns["status"] = np.broadcast_to(names[:, :, None], shape).ravel()
         for name, column in self.records.items():
             if column.ndim == 1:
                 columns[name] = wide(column, 2)
@@ -185,14 +187,14 @@ def sweep(
     facts = {"run": "sweep", "seeds": [int(s) for s in seeds], "record_every": stride}
     message = Status.SUCCESS.value
     with progress_line(steps, progress) as show, keeper.at_work():
-        found = keeper.find(compiled, 0, stride, steps, facts)
+        found = keeper.find(compiled, 0, stride, steps, facts, ("finite",))
         if found is None:
             at = compiled.start()
             first = compiled.observe(at.carry)
             finite = first["finite"]
             book = Book.begun(meter, 0, meter.start, first | {"finite": np.asarray(True)})
         else:
-            at, book, finite = found.at, Book(meter, found.rows), found.extra["finite"]
+            at, book, finite = found.at, Book(meter, found.rows), found.flagged["finite"]
         try:
             for chunk in compiled.chunks(at, steps - at.step, stride, at.step - book.step):
                 for k in range(chunk.strides):
