@@ -131,8 +131,7 @@ class Folder:
                 told = "; ".join(f"{name}: {words}" for name, words in why.items())
                 warnings.warn(f"{self.path}: {told}. Going on from {path.name}.", stacklevel=4)
             self.number = int(path.stem.rpartition("-")[2])
-            place = found.about["records"]
-            self.end, self.digest = place["bytes"], bytes.fromhex(place["digest"])
+            self.end, self.digest = self._place(found.about)
             return found
         if not there:
             return None
@@ -144,11 +143,14 @@ class Folder:
 
     def _load(self, path: Path) -> Checkpoint:
         tensors, about = decode(self.files.read(path))
+        return Checkpoint(tensors, about, self._records(*self._place(about)))
+
+    def _place(self, about: dict[str, Any]) -> tuple[int, bytes]:
+        """Where the records of a checkpoint end, and the digest there."""
         try:
-            end, digest = int(about["records"]["bytes"]), bytes.fromhex(about["records"]["digest"])
-        except (KeyError, TypeError, ValueError):
+            return int(about["records"]["bytes"]), bytes.fromhex(about["records"]["digest"])
+        except (KeyError, TypeError, ValueError, OverflowError):
             raise DamagedError("its header lacks what a checkpoint holds") from None
-        return Checkpoint(tensors, about, self._records(end, digest))
 
     def _records(self, end: int, digest: bytes) -> dict[str, np.ndarray]:
         if end < HEAD:
