@@ -87,7 +87,9 @@ class Compiled:
         places = jax.tree_util.tree_flatten_with_path(packing.shape.structs())[0]
         names = [jax.tree_util.keystr(path) for path, _ in places]
         leaves = packing.shape.leaves
-        return {f"carry{names[k]}": ((*self.lanes, *leaves[k][0]), leaves[k][1]) for k in packing.firsts}
+        return {
+            f"carry{names[k]}": ((*self.lanes, *leaves[k][0]), str(leaves[k][1])) for k in packing.firsts
+        }
 
     def taken(self, carry: Any) -> dict[str, Any]:
         """A carry as arrays by those names."""
@@ -95,7 +97,7 @@ class Compiled:
 
     def given(self, arrays: dict[str, Any]) -> Any:
         """The carry that ``taken`` has taken apart."""
-        return self.run.packing.unpack([arrays[name] for name in self.carried()])
+        return self.run.packing.unpack([jnp.asarray(arrays[name]) for name in self.carried()])
 
     def chunks(self, at: At, steps: int, stride: int, ahead: int = 0) -> Iterator[Chunk]:
         """``steps`` steps from ``at``, a record every ``stride``; a shorter last stride if need be.

@@ -5,6 +5,7 @@ and whatever a run is cut into. Every array that goes into it is hashed beside i
 are no part of it. The number of steps counts only where it enters a schedule.
 """
 
+import functools
 import hashlib
 from typing import Any, NamedTuple
 
@@ -15,8 +16,10 @@ import numpy as np
 from jax.extend.core import Literal
 
 from nestax import loop
+from nestax.drive import Compiled
 from nestax.loop import Run
-from nestax.trees import as_host
+from nestax.static import Static
+from nestax.trees import Shapes, as_host, shapes_of
 
 #: Arrays of up to so many entries are written out, larger ones hashed.
 SHOWN_ENTRIES = 4
@@ -31,25 +34,18 @@ class Fingerprint(NamedTuple):
     program: str
 
 
-def fingerprint(run: Run, steps: int, facts: dict[str, Any]) -> Fingerprint:
+def fingerprint(compiled: Compiled, steps: int, facts: dict[str, Any]) -> Fingerprint:
     """The parts of a run.
 
     Args:
         steps: the number of steps, which counts where the horizon enters the program.
         facts: parts that only the caller knows.
     """
-    arrays, static = eqx.partition(run, eqx.is_array)
-    arrays = eqx.tree_at(lambda r: r.horizon, arrays, None)
-
-    def program(horizon: Any, step: Any, arrays: Any) -> Any:
-        whole = eqx.tree_at(lambda r: r.horizon, arrays, horizon, is_leaf=lambda x: x is None)
-        return loop.in_short(eqx.combine(static, whole), step)
-
-    traced = jax.jit(program).trace(run.horizon, jnp.asarray(1), arrays)
-    # For one platform, so that the text does not depend on where the run began.
-    text = traced.lower(lowering_platforms=("cpu",)).as_text()
+    run = compiled.run
+    arrays = eqx.tree_at(lambda r: r.horizon, compiled.arrays, None)
+    text, enters = _program(compiled.static, shapes_of((run.horizon, arrays)))
     parts = dict(facts)
-    if _enters(traced.jaxpr.jaxpr):
+    if enters:
         parts["steps"] = steps
     for level, size, first in zip(run.problem.levels, run.plan.sizes, run.plan.first_sizes, strict=True):
         parts[f"shape of level {level.name!r}"] = str(level.shape.outputs)
@@ -61,6 +57,20 @@ def fingerprint(run: Run, steps: int, facts: dict[str, Any]) -> Fingerprint:
         parts[_plainly(name, run)] = words
     parts["program"] = hashlib.sha256(text.encode()).hexdigest()
     return Fingerprint(parts, text)
+
+
+@functools.lru_cache(maxsize=8)
+def _program(static: Static, shapes: Shapes) -> tuple[str, bool]:
+    """The text of a program, and whether the horizon enters it; equal runs share it."""
+
+    def program(horizon: Any, arrays: Any, step: Any) -> Any:
+        whole = eqx.tree_at(lambda r: r.horizon, arrays, horizon, is_leaf=lambda x: x is None)
+        return loop.in_short(eqx.combine(static.tree, whole), step)
+
+    traced = jax.jit(program).trace(*shapes.structs(), jnp.asarray(1))
+    # For one platform, so that the text does not depend on where the run began.
+    text = traced.lower(lowering_platforms=("cpu",)).as_text()
+    return text, _enters(traced.jaxpr.jaxpr)
 
 
 def _enters(jaxpr: Any) -> bool:

@@ -132,7 +132,7 @@ class Keeper:
         """
         if self.folder is None:
             return None
-        self.compiled, self.fingerprint = compiled, fingerprint(compiled.run, total, facts)
+        self.compiled, self.fingerprint = compiled, fingerprint(compiled, total, facts)
         found = self.folder.load()
         if found is None:
             self._write_program()
@@ -181,7 +181,8 @@ class Keeper:
                 name: from_host(found.tensors[name], about["kinds"].get(name, "")) for name in carried
             }
             flagged = {name: found.tensors[name] for name in flags}
-            rows = as_rows({name: found.records[name] for name in about["columns"]})
+            told = about["columns"].items()
+            rows = as_rows({name: from_host(found.records[name], kind) for name, kind in told})
             fits = (
                 type(step) is int
                 and step >= 0
@@ -231,16 +232,18 @@ class Keeper:
         assert self.folder is not None
         arrays = self.compiled.taken(at.carry) | {"key": self.compiled.run.key}
         host = {name: as_host(x) for name, x in arrays.items()}
+        columns = {name: as_host(column) for name, column in as_columns(rows[-1:]).items()}
         about = {
             "format": FORMAT, "step": at.step, "status": status and status.name, "message": message,
-            "kinds": {name: kind for name, (_, kind) in host.items() if kind}, "columns": list(rows[0]),
+            "kinds": {name: kind for name, (_, kind) in host.items() if kind},
+            "columns": {name: kind for name, (_, kind) in columns.items()},
             "stream": None,  # the place of a source that is read from the host
             "fingerprint": self.fingerprint.parts, "made with": made_with(),
         }  # fmt: skip
         tensors = {name: x for name, (x, _) in host.items()} | flags
-        new = rows[self.written :]
+        new = as_columns(rows[self.written :])
         try:
-            self.folder.save(tensors, about, as_columns(new) if new else {})
+            self.folder.save(tensors, about, {name: as_host(x)[0] for name, x in new.items()})
         except OSError as error:
             self.failed = True
             before = "" if self.saved[0] is None else f"; the last good one is of step {self.saved[0]:,}"
@@ -272,7 +275,7 @@ class Keeper:
 
 
 def as_columns(rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:
-    return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+    return {name: np.stack([row[name] for row in rows]) for name in (rows[0] if rows else {})}
 
 
 def as_rows(columns: dict[str, np.ndarray]) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ class Shapes(NamedTuple):
     """The structure, shapes and dtypes of a tree of arrays: hashable, so it can be static."""
 
     treedef: Any
-    leaves: tuple[tuple[tuple[int, ...], str], ...]
+    leaves: tuple[tuple[tuple[int, ...], Any], ...]
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -29,7 +29,7 @@ class Shapes(NamedTuple):
         return self.treedef.unflatten([jax.ShapeDtypeStruct(s, d) for s, d in self.leaves])
 
     def __str__(self) -> str:
-        def one(leaf: tuple[tuple[int, ...], str]) -> str:
+        def one(leaf: tuple[tuple[int, ...], Any]) -> str:
             shape, dtype = leaf
             return f"{dtype}[{','.join(map(str, shape))}]"
 
@@ -46,7 +46,9 @@ class Words(str):
 
 def shapes_of(tree: PyTree) -> Shapes:
     leaves, treedef = jax.tree.flatten(tree)
-    return Shapes(treedef, tuple((tuple(x.shape), str(x.dtype)) for x in leaves))
+    # Typed keys have a dtype that cannot be made from its name.
+    name = lambda d: d if jnp.issubdtype(d, jax.dtypes.extended) else str(d)
+    return Shapes(treedef, tuple((tuple(x.shape), name(x.dtype)) for x in leaves))
 
 
 def norm(tree: PyTree) -> Array:
@@ -112,11 +114,11 @@ def as_host(x: Any) -> tuple[np.ndarray, str]:
     return np.frombuffer(x.tobytes(), np.uint8).reshape(*x.shape, size), f"bits {x.dtype}"
 
 
-def from_host(x: np.ndarray, kind: str) -> Array:
-    """The array that ``as_host`` was given, on the default device."""
+def from_host(x: np.ndarray, kind: str) -> Any:
+    """The array that ``as_host`` was given; keys are JAX's, everything else stays with NumPy."""
     word, _, name = kind.partition(" ")
     if word == "key":
         return jax.random.wrap_key_data(jnp.asarray(x), impl=name)
     if word == "bits":
-        x = np.frombuffer(x.tobytes(), jnp.dtype(name)).reshape(x.shape[:-1])
-    return jnp.asarray(x)
+        return np.frombuffer(x.tobytes(), jnp.dtype(name)).reshape(x.shape[:-1])
+    return x
