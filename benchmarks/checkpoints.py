@@ -1,0 +1,58 @@
+"""What checkpoints cost: their share of the time of a run, and the memory of a million steps.
+
+    python benchmarks/checkpoints.py [steps]
+
+Chunks last about a second, and a checkpoint follows every one of them, which is far more often than the
+default of one a minute.
+"""
+
+import resource
+import sys
+import tempfile
+import time
+
+import jax
+
+import nestax as nx
+from nestax import drive
+from nestax.keeping import Keeper
+
+ROWS, ASSETS, BATCH, RECORDS = 25_105, 30, 4, 1_000
+
+
+def resident() -> float:
+    """Megabytes of this process in memory."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize() / 2**20
+
+
+def main(steps: int) -> None:
+    jax.config.update("jax_enable_x64", True)
+    drive.CHUNK_SECONDS = 1.0
+    problem = nx.problems.mean_deviation(nx.datasets.synthetic_returns(ROWS, ASSETS))
+    saves, seen, save = [], [], Keeper._save
+
+    def timed(self, *args):
+        begin = time.perf_counter()
+        out = save(self, *args)
+        saves.append(time.perf_counter() - begin)
+        return out
+
+    Keeper._save = timed
+    look = lambda record: seen.append((int(record["step"]), resident(), time.perf_counter()))
+    with tempfile.TemporaryDirectory(dir=".") as folder:
+        result = nx.minimize(
+            problem, nx.SMVR(beta=0.1, lr=0.01), steps=steps, batch_size=BATCH, checkpoint=folder,
+            record_every=steps // RECORDS, checkpoint_every=0, callback=look,
+        )  # fmt: skip
+    took = seen[-1][2] - seen[0][2]
+    early = next(one for one in seen if one[0] >= steps // 10)
+    mean = sum(saves) / len(saves)
+    print(f"{result.carry.step:,} steps in {took:.1f} s, {len(seen)} chunks, {len(saves)} checkpoints")
+    print(f"a checkpoint takes {1e3 * mean:.1f} ms, {100 * sum(saves) / took:.2f} % of the time")
+    print(f"one a minute takes {100 * mean / 60:.3f} %")
+    print(f"memory: {early[1]:.0f} MB after {early[0]:,} steps, {seen[-1][1]:.0f} MB at the end")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000)
