@@ -173,12 +173,14 @@ def finish(ctx: typer.Context, outcome: Outcome) -> None:
 
 def keep(ctx: typer.Context) -> dict[str, Any]:
     """Where the run is kept, as ``minimize`` takes it; notes the command line there."""
-    folder, resume = ctx.params["checkpoint"], ctx.params["resume"]
-    if folder is None:
-        return {"checkpoint": None, "resume": resume}
     from nestax.checkpoint import Folder
     from nestax.errors import SettingError
 
+    folder, resume = ctx.params["checkpoint"], ctx.params["resume"]
+    if folder is None:
+        if resume:
+            raise SettingError("--resume needs the folder of the run: give --checkpoint as well.")
+        return {"checkpoint": None, "resume": False}
     path = folder / COMMAND
     if path.exists() and not resume:
         raise SettingError(
