@@ -133,7 +133,7 @@ def minimize(
     run = Run(problem, Always(problem, method), (), key, jnp.asarray(begin.step + steps), plan)
     compiled = Compiled(run)
     facts = {"run": "minimize", "seed": seed, "output": output, "record_every": stride}
-    if start is not None:
+    if start is not None and checkpoint is not None:
         facts |= {"start": [described(x) for x in jax.tree.leaves(start.lane)], "start step": start.step}
     if output == "random":  # drawn first: the run simply stops there
         facts["steps"] = steps
@@ -222,7 +222,8 @@ def _follow(
                     break
             at = chunk.after
             show(at.step, **book.latest(rules.monitor))
-            why = why or rules.between(book.rows[-1])
+            asked = rules.between(book.rows[-1])
+            why = why or asked
             if why is not None:
                 return at, Status.SUCCESS, why
             why = keeper.visit(at, book.rows) if at.step < total else None

@@ -49,7 +49,7 @@ def check(kind, plan, place, monkeypatch):
 
 
 def test_a_few_kills(tmp_path, monkeypatch):
-    progress = check("minimize", killed.moments(3, inside=2, seed=0), tmp_path, monkeypatch)
+    progress = check("minimize", killed.moments(2, inside=1, seed=0), tmp_path, monkeypatch)
     assert all(step < killed.STEPS for step in progress)
     assert any(progress)
 

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -312,6 +313,14 @@ def test_a_full_disk_ends_the_run_with_a_sentence(problem, tmp_path, monkeypatch
     assert np.array_equal(result.w, run(problem, steps=result.carry.step).w)
     monkeypatch.undo()
     assert_equal_runs(run(problem, checkpoint=tmp_path, resume=True, steps=200), run(problem, steps=200))
+
+
+def test_a_folder_that_vanishes_ends_the_run_with_a_sentence(problem, tmp_path):
+    gone = lambda record: shutil.rmtree(tmp_path / "run") if record["step"] == 30 else None
+    result = run(problem, checkpoint=tmp_path / "run", checkpoint_every=0, callback=gone)
+    assert (result.status, result.carry.step) == (nx.Status.INTERRUPTED, 30)
+    assert "could not be written: No such file or directory; the last good one is of" in result.message
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_disk_that_is_full_from_the_start_or_at_the_end(problem, tmp_path, monkeypatch):
