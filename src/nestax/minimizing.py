@@ -25,7 +25,7 @@ from nestax.record import FINITE_COLUMNS, choose_columns
 from nestax.registry import find
 from nestax.result import Carry, Result, Status
 from nestax.step import AbstractStep
-from nestax.trees import shapes_of
+from nestax.trees import as_host, shapes_of
 from nestax.tuning import autotune
 
 
@@ -285,7 +285,7 @@ def _restored(compiled: Compiled, start: Carry) -> Any:
     leaves = jax.tree.leaves(start.lane)
     fits = packing.shape.leaves == shapes_of(leaves).leaves
     if not fits or not all(
-        np.array_equal(leaf, leaves[k], equal_nan=True)
+        np.array_equal(as_host(leaf)[0], as_host(leaves[k])[0], equal_nan=True)
         for leaf, k in zip(leaves, packing.groups)  # noqa: B905
     ):
         raise SettingError(

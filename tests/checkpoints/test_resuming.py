@@ -141,7 +141,10 @@ def test_keys_and_short_floats_in_the_carry_go_on(tmp_path):
     short = nx.Problem([level], jnp.asarray(3.0, jnp.bfloat16))
     noisy = optax.chain(optax.add_noise(0.1, 0.5, jax.random.key(1)), optax.sgd(0.1))
     whole = run(short, nx.Plain(), noisy)
-    run(short, nx.Plain(), noisy, checkpoint=tmp_path, callback=stop_at(30))
+    half = run(short, nx.Plain(), noisy, checkpoint=tmp_path, callback=stop_at(30))
+    half.save(tmp_path / "half")
+    rest = run(short, nx.Plain(), noisy, steps=30, start=nx.load(tmp_path / "half").carry)
+    np.testing.assert_array_equal(rest.w, whole.w)
     assert_equal_runs(run(short, nx.Plain(), noisy, checkpoint=tmp_path, resume=True), whole)
 
 
