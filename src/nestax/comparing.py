@@ -74,6 +74,9 @@ def compare(
     init_batch_size: int | dict[str, int] | None = None,
     by: str | None = None,
     progress: bool | None = None,
+    checkpoint: str | Path | None = None,
+    checkpoint_every: float = 60.0,
+    resume: bool = False,
 ) -> Comparison:
     """Tunes every method on the same grid and runs all of them with the same number of samples.
 
@@ -93,6 +96,8 @@ def compare(
         batch_size, init_batch_size: as in ``minimize``, the same for all methods.
         by: the column to tune for and to rank by; the gap where the optimum is known, else the value, of
             F itself where that can be computed and else as the method tracks it.
+        checkpoint, checkpoint_every, resume: as in ``minimize``; every sweep has a folder inside. An
+            interruption raises KeyboardInterrupt, for half a comparison compares nothing.
     """
     seeds = list(range(check_count("seeds", seeds))) if np.ndim(seeds) == 0 else list(seeds)  # pyright: ignore[reportArgumentType]
     tuning_seeds = [FIRST_TUNING_SEED + k for k in range(check_count("tune_seeds", tune_seeds))]
@@ -106,12 +111,18 @@ def compare(
     facts: dict[str, Any] = {
         "samples": samples, "batch_size": batch_size, "init_batch_size": init_batch_size,
         "record": list(dict.fromkeys([by, "grad_norm"] if known else [by])), "progress": progress,
+        "checkpoint_every": checkpoint_every, "resume": resume,
     }  # fmt: skip
     runs, tuning, refused, rows = {}, {}, {}, []
-    for name, method in named.items():
+    for k, (name, method) in enumerate(named.items()):
         build, settings = _builder(method, tune)
+
+        def one(part: str, build: Any = build, k: int = k, **lanes: Any) -> Sweep:
+            inside = None if checkpoint is None else Path(checkpoint) / f"method-{k + 1}-{part}"
+            return sweep(problem, build, checkpoint=inside, **lanes, **facts).whole()
+
         try:
-            tuning[name] = sweep(problem, build, settings=settings, seeds=tuning_seeds, **facts)
+            tuning[name] = one("tuning", settings=settings, seeds=tuning_seeds)
         except ProblemError as error:
             refused[name] = str(error)
             continue
@@ -119,7 +130,7 @@ def compare(
             raise SettingError(f"{name}: {error}") from None
         best = int(np.argmin(_ends(tuning[name], by).mean(axis=1)))
         chosen = {key: values[best : best + 1] for key, values in settings.items()}
-        run = runs[name] = sweep(problem, build, settings=chosen, seeds=seeds, **facts)
+        run = runs[name] = one("run", settings=chosen, seeds=seeds)
         rows.append([name, *_row(run, chosen, tune, by)])
     rows.sort(key=lambda row: row[-4])
     columns = ["method", *tune, "steps", "samples", by, "± std", "grad_norm", "diverged"]

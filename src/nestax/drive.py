@@ -94,8 +94,39 @@ class Compiled:
         after = At(carry, at.step + strides * length)
         return Chunk(at, after, with_columns_finite(rows), strides, length)
 
-    def chunks(self, at: At, steps: int, stride: int) -> Iterator[Chunk]:
-        """``steps`` steps from ``at``, a record every ``stride``; a shorter last stride if need be."""
+    @property
+    def lanes(self) -> tuple[int, ...]:
+        """Settings and seeds of a grid; nothing for a single lane."""
+        run = self.run
+        return (len(jax.tree.leaves(run.settings)[0]), len(run.key)) if run.plan.grid else ()
+
+    def carried(self) -> dict[str, tuple[tuple[int, ...], str]]:
+        """Shape and dtype of every array that is carried, by the name of its place in the carry."""
+        packing = self.run.packing
+        places = jax.tree_util.tree_flatten_with_path(packing.shape.structs())[0]
+        names = [jax.tree_util.keystr(path) for path, _ in places]
+        leaves = packing.shape.leaves
+        return {
+            f"carry{names[k]}": ((*self.lanes, *leaves[k][0]), str(leaves[k][1])) for k in packing.firsts
+        }
+
+    def taken(self, carry: Any) -> dict[str, Any]:
+        """A carry as arrays by those names."""
+        return dict(zip(self.carried(), self._packed(carry), strict=True))
+
+    def given(self, arrays: dict[str, Any]) -> Any:
+        """The carry that ``taken`` has taken apart."""
+        return self.run.packing.unpack([jnp.asarray(arrays[name]) for name in self.carried()])
+
+    def chunks(self, at: At, steps: int, stride: int, ahead: int = 0) -> Iterator[Chunk]:
+        """``steps`` steps from ``at``, a record every ``stride``; a shorter last stride if need be.
+
+        The first stride is shorter if the run is ``ahead`` of its last record.
+        """
+        if ahead and steps:
+            chunk = self.advance(at, 1, min(stride - ahead, steps))
+            yield chunk
+            at, steps = chunk.after, steps - chunk.length
         whole, rest = divmod(steps, stride)
         strides = 1
         while whole > 0:

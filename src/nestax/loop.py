@@ -128,6 +128,13 @@ def observe(run: Run, packed: list[Array]) -> dict[str, Array]:
     return run.over_lanes(lane)(run.settings, None, packed)
 
 
+def in_short(run: Run, step: Array) -> Any:
+    """The start, one step and its record: all that a run is, however it is cut into pieces."""
+    draws = jax.tree.map(lambda d: d[0], _draw_block(run, step, 1))
+    packed = _step(run, start(run), draws, step)
+    return packed, observe(run, packed)
+
+
 def advance(
     run: Run, packed: list[Array], step: Array, strides: Array, length: Array
 ) -> tuple[list[Array], Array, dict[str, Array]]:
@@ -150,7 +157,7 @@ def _walk(run: Run, packed: list[Array], step: Array, length: Array) -> tuple[li
 
     def one_block(state: tuple[list[Array], Array, Array]) -> tuple[list[Array], Array, Array]:
         packed, step, left = state
-        draws = _draw_block(run, step + 1)
+        draws = _draw_block(run, step + 1, block)
         todo = jnp.minimum(left, block)
         body = lambda i, p: _step(run, p, jax.tree.map(lambda d: d[i], draws), step + 1 + i)
         return _loop(run, todo, body, packed), step + todo, left - todo
@@ -268,13 +275,13 @@ def draw_batches(
     return batches
 
 
-def _draw_block(run: Run, first: Array) -> Batches:
+def _draw_block(run: Run, first: Array, block: int) -> Batches:
     """The batches of a block of steps, the leading axis the step (and then the seed)."""
     estimator = _facts(run)
     one = lambda key, step: draw_batches(run.problem, estimator, key, step, run.plan.sizes)
     if run.plan.grid:
         one = jax.vmap(one, in_axes=(0, None))
-    return jax.vmap(one, in_axes=(None, 0))(run.key, first + jnp.arange(run.plan.block))
+    return jax.vmap(one, in_axes=(None, 0))(run.key, first + jnp.arange(block))
 
 
 def _first_batches(problem: Problem, method: Method, key: Array, plan: Plan) -> Batches:

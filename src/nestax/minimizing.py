@@ -2,7 +2,8 @@
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -15,14 +16,16 @@ from nestax.cost import Cost, Meter
 from nestax.drive import At, Chunk, Compiled, make_plan
 from nestax.errors import SettingError, check_count, check_seed, check_setting, choose
 from nestax.estimator import AbstractEstimator, Method, as_method, seen_by
+from nestax.fingerprint import described
+from nestax.keeping import Keeper, Saved, as_columns
 from nestax.loop import AVERAGES, Run
 from nestax.problem import Problem
-from nestax.progress import progress_line
+from nestax.progress import Progress, progress_line
 from nestax.record import FINITE_COLUMNS, choose_columns
 from nestax.registry import find
 from nestax.result import Carry, Result, Status
 from nestax.step import AbstractStep
-from nestax.trees import shapes_of
+from nestax.trees import as_host, shapes_of
 from nestax.tuning import autotune
 
 
@@ -45,6 +48,9 @@ def minimize(
     patience: int | None = None,
     callback: Callable[[dict[str, Any]], bool | None] | None = None,
     progress: bool | None = None,
+    checkpoint: str | Path | None = None,
+    checkpoint_every: float = 60.0,
+    resume: bool = False,
 ) -> Result:
     """Minimises F(w) over the feasible set of ``problem``.
 
@@ -74,10 +80,16 @@ def minimize(
         callback: called between chunks with the latest record as a dictionary; returning True
             stops the run.
         progress: show a progress line; by default only on a terminal.
+        checkpoint: a folder in which the run is kept, so that it can go on after an interruption.
+        checkpoint_every: seconds between checkpoints; one is written at the end in any case.
+        resume: go on with the run in that folder, to the same bits as if it had never stopped; begin
+            one if the folder holds none. The number of steps may have grown, where no schedule depends
+            on it.
     """
     began = time.perf_counter()
     if not isinstance(problem, Problem):
         raise SettingError(f"the first argument must be an nx.Problem; got {problem!r}.")
+    keeper = Keeper(checkpoint, checkpoint_every, resume)
     search = Cost()
     if isinstance(estimator, str):
         estimator = find(estimator)()
@@ -121,46 +133,107 @@ def minimize(
     key = jax.random.key(seed) if start is None else start.key
     run = Run(problem, Always(problem, method), (), key, jnp.asarray(begin.step + steps), plan)
     compiled = Compiled(run)
-    at = compiled.start() if start is None else At(_restored(compiled, start), start.step)
+    facts = {"run": "minimize", "seed": seed, "output": output, "record_every": stride}
+    if start is not None and checkpoint is not None:
+        facts |= {"start": [described(x) for x in jax.tree.leaves(start.lane)], "start step": start.step}
     if output == "random":  # drawn first: the run simply stops there
+        facts["steps"] = steps
         steps = int(np.random.default_rng([seed, 0x7A0]).integers(steps))
-
-    book = Book(meter, at.step, spent, compiled.observe(at.carry))
-    status, message = Status.SUCCESS, ""
+    total = begin.step + steps
     monitor = next((c for c in ("exact_value", "value") if c in columns), None)
-    total = at.step + steps
-    with progress_line(total, progress) as show:
-        chunks = compiled.chunks(at, steps, stride)
-        try:
-            if not book.finite:
-                status, message = Status.NONFINITE, _name_failure(compiled, at, at.step, at.step)
-                chunks = iter(())
-            for chunk in chunks:
-                bad = np.flatnonzero(~chunk.records["finite"])
-                if bad.size:
-                    at, first, last = _last_finite(compiled, chunk, int(bad[0]))
-                    book.add(chunk, int(bad[0]))
-                    status = Status.NONFINITE
-                    message = _name_failure(compiled, at, first, last)
-                    break
-                kept, why = _stop_inside(book, chunk, target_gap, patience, monitor)
-                if kept < chunk.strides:  # go back to the record that fulfilled the rule
-                    chunk = compiled.advance(chunk.before, kept, chunk.length)
-                book.add(chunk, chunk.strides)
-                at = chunk.after
-                show(at.step, **book.latest({monitor} - {None}))
-                if why is None and seconds is not None and time.perf_counter() - began > seconds:
-                    why = f"Stopped after {seconds:g} seconds."
-                if callback is not None and callback(book.latest()) and why is None:
-                    why = "Stopped by the callback."
-                if why is not None:
-                    message = why
-                    break
-        except KeyboardInterrupt:
-            status = Status.INTERRUPTED
+    rules = Rules(began, seconds, target_gap, patience, monitor, callback)
+    with progress_line(total, progress) as show, keeper.at_work():
+        found = keeper.find(compiled, begin.step, stride, total, facts)
+        if found is None:
+            at = compiled.start() if start is None else At(_restored(compiled, start), start.step)
+            book = Book.begun(meter, at.step, spent, compiled.observe(at.carry))
+        else:
+            at, book = found.at, Book(meter, found.rows)
+        at, status, message = _follow(compiled, keeper, found, at, book, total, stride, rules, show)
+        if book.finite:
+            message = keeper.close(at, book.rows, status, message)
     w = at.carry.average if output in AVERAGES else at.carry.w
     carry = Carry(at.carry, key, at.step, meter.after(spent, begin.step, at.step))
-    return Result(w, book.columns(), status, message or status.value, carry)
+    return Result(w, as_columns(book.rows), status, message, carry)
+
+
+class Rules(NamedTuple):
+    """When a run ends before its last step."""
+
+    began: float
+    seconds: float | None
+    target_gap: float | None
+    patience: int | None
+    monitor: str | None
+    callback: Callable[[dict[str, Any]], bool | None] | None
+
+    def met(self, rows: list[dict[str, Any]]) -> str | None:
+        """A sentence if the last of the records ends the run; the one at the start never does."""
+        if len(rows) == 1:
+            return None
+        if self.target_gap is not None and rows[-1]["gap"] <= self.target_gap:
+            return f"The gap reached {self.target_gap:g}."
+        if self.patience is not None and self.monitor is not None:
+            seen = [row[self.monitor] for row in rows]
+            if len(seen) - 1 - int(np.argmin(seen)) >= self.patience:
+                return f"No new best {self.monitor} in {self.patience} records."
+        return None
+
+    def between(self, latest: dict[str, Any]) -> str | None:
+        """A sentence if the clock or the user ends the run between two chunks."""
+        late = self.seconds is not None and time.perf_counter() - self.began > self.seconds
+        stopped = self.callback is not None and self.callback(latest)
+        if late:
+            return f"Stopped after {self.seconds:g} seconds."
+        return "Stopped by the callback." if stopped else None
+
+
+def _follow(
+    compiled: Compiled,
+    keeper: Keeper,
+    found: Saved | None,
+    at: At,
+    book: "Book",
+    total: int,
+    stride: int,
+    rules: Rules,
+    show: Progress,
+) -> tuple[At, Status, str]:
+    """Chunk after chunk to the end, or to where a rule, a signal or a number ends the run."""
+    if found is not None and found.status is Status.NONFINITE:
+        return at, found.status, found.message
+    if not book.finite:
+        return at, Status.NONFINITE, _name_failure(compiled, at, at.step, at.step)
+    why = rules.met(book.rows)
+    if why is not None:
+        return at, Status.SUCCESS, why
+    try:
+        for chunk in compiled.chunks(at, total - at.step, stride, at.step - book.step):
+            bad = np.flatnonzero(~chunk.records["finite"])
+            if bad.size:
+                at, first, last = _last_finite(compiled, chunk, int(bad[0]))
+                for k in range(int(bad[0])):
+                    book.add(chunk, k)
+                return at, Status.NONFINITE, _name_failure(compiled, at, first, last)
+            for k in range(chunk.strides):
+                book.add(chunk, k)
+                why = rules.met(book.rows)
+                if why is not None:  # go back to the record that fulfilled the rule
+                    chunk = compiled.advance(chunk.before, k + 1, chunk.length)
+                    break
+            at = chunk.after
+            show(at.step, **book.latest(rules.monitor))
+            asked = rules.between(book.rows[-1])
+            why = why or asked
+            if why is not None:
+                return at, Status.SUCCESS, why
+            why = keeper.visit(at, book.rows) if at.step < total else None
+            if why is not None:
+                return at, Status.INTERRUPTED, why
+    except KeyboardInterrupt:
+        book.cut(at.step)
+        return at, Status.INTERRUPTED, Status.INTERRUPTED.value
+    return at, Status.SUCCESS, Status.SUCCESS.value
 
 
 class Always(eqx.Module):
@@ -176,24 +249,35 @@ class Always(eqx.Module):
 class Book:
     """The records so far, with the columns that only the host knows."""
 
-    def __init__(self, meter: Meter, step: int, cost: Cost, first: dict[str, np.ndarray]):
-        self.meter, self.step, self.cost = meter, step, cost
-        self.finite = bool(first.pop("finite"))
-        self.rows = [{"step": step, **cost._asdict(), **first}]
+    def __init__(self, meter: Meter, rows: list[dict[str, Any]]):
+        self.meter, self.rows, self.finite = meter, rows, True
 
-    def add(self, chunk: Chunk, count: int) -> None:
-        for k in range(count):
-            self.step, before = self.step + chunk.length, self.step
-            self.cost = self.meter.after(self.cost, before, self.step)
-            row = {name: c[k] for name, c in chunk.records.items() if name != "finite"}
-            self.rows.append({"step": self.step, **self.cost._asdict(), **row})
+    @classmethod
+    def begun(cls, meter: Meter, step: int, cost: Cost, first: dict[str, np.ndarray]) -> "Book":
+        """With the record of the start alone."""
+        finite = bool(first.pop("finite"))
+        book = cls(meter, [{"step": step, **cost._asdict(), **first}])
+        book.finite = finite
+        return book
 
-    def latest(self, names: set[Any] | None = None) -> dict[str, Any]:
-        row = self.rows[-1]
-        return row if names is None else {name: row[name] for name in names}
+    @property
+    def step(self) -> int:
+        return int(self.rows[-1]["step"])
 
-    def columns(self) -> dict[str, np.ndarray]:
-        return {name: np.stack([row[name] for row in self.rows]) for name in self.rows[0]}
+    def add(self, chunk: Chunk, k: int) -> None:
+        """Record ``k`` of a chunk."""
+        before, step = self.rows[-1], chunk.before.step + (k + 1) * chunk.length
+        cost = Cost(*(int(before[name]) for name in Cost._fields))
+        cost = self.meter.after(cost, self.step, step)
+        row = {name: c[k] for name, c in chunk.records.items() if name != "finite"}
+        self.rows.append({"step": step, **cost._asdict(), **row})
+
+    def cut(self, step: int) -> None:
+        """Forgets what came after ``step``."""
+        self.rows = [row for row in self.rows if row["step"] <= step]
+
+    def latest(self, name: str | None) -> dict[str, Any]:
+        return {} if name is None else {name: self.rows[-1][name]}
 
 
 def _restored(compiled: Compiled, start: Carry) -> Any:
@@ -202,7 +286,7 @@ def _restored(compiled: Compiled, start: Carry) -> Any:
     leaves = jax.tree.leaves(start.lane)
     fits = packing.shape.leaves == shapes_of(leaves).leaves
     if not fits or not all(
-        np.array_equal(leaf, leaves[k], equal_nan=True)
+        np.array_equal(as_host(leaf)[0], as_host(leaves[k])[0], equal_nan=True)
         for leaf, k in zip(leaves, packing.groups)  # noqa: B905
     ):
         raise SettingError(
@@ -210,23 +294,6 @@ def _restored(compiled: Compiled, start: Carry) -> Any:
             "this run carries."
         )
     return packing.shape.treedef.unflatten(leaves)
-
-
-def _stop_inside(
-    book: Book, chunk: Chunk, target_gap: float | None, patience: int | None, monitor: str | None
-) -> tuple[int, str | None]:
-    """How many strides of the chunk count, and the sentence if a rule ended the run there."""
-    if target_gap is not None:
-        hit = np.flatnonzero(chunk.records["gap"] <= target_gap)
-        if hit.size:
-            return int(hit[0]) + 1, f"The gap reached {target_gap:g}."
-    if patience is not None and monitor is not None:
-        seen = [row[monitor] for row in book.rows]
-        for k, value in enumerate(chunk.records[monitor], start=1):
-            seen.append(value)
-            if len(seen) - 1 - int(np.argmin(seen)) >= patience:
-                return k, f"No new best {monitor} in {patience} records."
-    return chunk.strides, None
 
 
 def _last_finite(compiled: Compiled, chunk: Chunk, bad: int) -> tuple[At, int, int]:

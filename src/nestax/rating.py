@@ -211,7 +211,7 @@ def _errors(
     run: Sweep = sweep(
         given, contender.build, settings=grid(lr=lr), seeds=list(seeds), steps=steps, batch_size=1,
         record_every=steps // RECORDS, record=[column], progress=False,
-    )  # fmt: skip
+    ).whole()  # fmt: skip
     kept = RECORDS // 2 if column == "grad_norm" else RECORDS // 16
     error = run.records[column][:, :, -kept:].mean(axis=2)
     return run.records["samples"][-1], np.where(run.finite & np.isfinite(error), error, np.inf)

@@ -13,6 +13,7 @@ from jaxtyping import PyTree
 
 from nestax.cost import Cost
 from nestax.errors import ProblemError
+from nestax.trees import as_host, from_host
 
 
 class Status(enum.Enum):
@@ -59,12 +60,17 @@ class Result:
         return f"Result({self.status.name}: {words}){note}"
 
     def to_frame(self) -> Any:
-        """The records as a pandas frame; columns per level become ``name[0]``, ``name[1]``, …"""
+        """The records as a pandas frame; columns per level become ``name[0]``, ``name[1]``, …
+
+        Its ``attrs`` tell how the run ended.
+        """
         try:
             import pandas as pd
         except ImportError:
             raise ImportError("to_frame needs pandas: pip install pandas.") from None
-        return pd.DataFrame(flat_columns(self.records))
+        frame = pd.DataFrame(flat_columns(self.records))
+        frame.attrs |= {"status": self.status.name, "message": self.message}
+        return frame
 
     def plot(self, path: str | Path | None = None) -> Any:
         """Value and gradient norm against samples; returns the figure, saves it if given a path."""
@@ -76,12 +82,14 @@ class Result:
         """Writes weights, records, status and carry to one safetensors file, without pickle."""
         from safetensors.numpy import save_file
 
-        tensors = {f"records/{k}": v for k, v in self.records.items()}
-        tensors |= {f"w/{k}": np.asarray(x) for k, x in enumerate(jax.tree.leaves(self.w))}
-        lane = jax.tree.leaves(self.carry.lane)
-        tensors |= {f"carry/{k}": np.asarray(x) for k, x in enumerate(lane)}
+        arrays = {f"records/{k}": v for k, v in self.records.items()}
+        arrays |= {f"w/{k}": x for k, x in enumerate(jax.tree.leaves(self.w))}
+        arrays |= {f"carry/{k}": x for k, x in enumerate(jax.tree.leaves(self.carry.lane))}
+        host = {name: as_host(x) for name, x in arrays.items()}
+        tensors = {name: x for name, (x, _) in host.items()}
         tensors["key"] = np.asarray(jax.random.key_data(self.carry.key))
         about = {
+            "kinds": {name: kind for name, (_, kind) in host.items() if kind},
             "status": self.status.name, "message": self.message, "step": self.carry.step,
             "cost": self.carry.cost, "tree": _tree_as_json(jax.tree.map(lambda _: "leaf", self.w)),
         }  # fmt: skip
@@ -101,7 +109,9 @@ def load(path: str | Path, like: PyTree = None) -> Result:
     try:
         with safe_open(str(path), framework="numpy") as file:
             about = json.loads((file.metadata() or {})["nestax"])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            kinds = about.get("kinds", {})
+            names = file.keys()
+            tensors = {name: from_host(file.get_tensor(name), kinds.get(name, "")) for name in names}
     except FileNotFoundError:
         raise ProblemError(f"there is no file {path}.") from None
     except (SafetensorError, KeyError, ValueError):

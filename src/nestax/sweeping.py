@@ -17,6 +17,7 @@ from nestax.cost import Meter
 from nestax.drive import Compiled, make_plan
 from nestax.errors import SettingError, check_count
 from nestax.estimator import AbstractEstimator, Method, as_method, seen_by
+from nestax.keeping import Keeper, as_columns
 from nestax.loop import AVERAGES, Run
 from nestax.minimizing import Book
 from nestax.problem import Problem
@@ -49,20 +50,24 @@ class Sweep:
     records: NumPy columns of shape (S, R, records); step and costs are the same in all lanes, so
         they have shape (records,).
     status: array (S, R) of ``Status``.
+    ended, message: how the sweep as a whole ended, as a status and as a sentence.
     """
 
     settings: Settings
     w: PyTree
     records: dict[str, np.ndarray]
     status: np.ndarray
+    ended: Status = Status.SUCCESS
+    message: str = Status.SUCCESS.value
 
     def __repr__(self) -> str:
         settings, seeds = self.status.shape
         lost = int((~self.finite).sum())
         note = f", {lost} of them diverged" if lost else ""
+        end = f"\n{self.message}" if self.interrupted else ""
         return (
             f"Sweep: {settings} settings × {seeds} seeds, {self.records['step'][-1]:,} steps, "
-            f"{self.records['samples'][-1]:,} samples each{note}"
+            f"{self.records['samples'][-1]:,} samples each{note}{end}"
         )
 
     def best(self, column: str) -> dict[str, float]:
@@ -82,10 +87,20 @@ class Sweep:
 
     @property
     def finite(self) -> np.ndarray:
-        return self.status == Status.SUCCESS
+        return self.status != Status.NONFINITE
+
+    @property
+    def interrupted(self) -> bool:
+        return self.ended is Status.INTERRUPTED
+
+    def whole(self) -> "Sweep":
+        """This sweep; for callers that have no use for a part, an interruption of their own."""
+        if self.interrupted:
+            raise KeyboardInterrupt(self.message)
+        return self
 
     def to_frame(self) -> Any:
-        """One row per setting, seed and record, as a pandas frame."""
+        """One row per setting, seed and record, as a pandas frame, with how the lane ended."""
         try:
             import pandas as pd
         except ImportError:
@@ -96,6 +111,8 @@ class Sweep:
         ).ravel()
         columns = {name: wide(values, 0) for name, values in self.settings.items()}
         columns["seed"] = wide(np.arange(shape[1]), 1)
+        names = np.asarray([[status.name for status in row] for row in self.status])
+        columns["status"] = np.broadcast_to(names[:, :, None], shape).ravel()
         for name, column in self.records.items():
             if column.ndim == 1:
                 columns[name] = wide(column, 2)
@@ -123,6 +140,9 @@ def sweep(
     record_every: int | None = None,
     record: Sequence[str] | None = None,
     progress: bool | None = None,
+    checkpoint: str | Path | None = None,
+    checkpoint_every: float = 60.0,
+    resume: bool = False,
 ) -> Sweep:
     """Runs every setting with every seed, side by side, compiled once whatever the grid.
 
@@ -139,7 +159,9 @@ def sweep(
         seeds: how many seeds, or a list of them.
         steps, samples, batch_size, init_batch_size, record_every, record, progress: as in
             ``minimize``; a budget of samples is per lane.
+        checkpoint, checkpoint_every, resume: as in ``minimize``.
     """
+    keeper = Keeper(checkpoint, checkpoint_every, resume)
     seeds = list(range(check_count("seeds", seeds))) if np.ndim(seeds) == 0 else list(seeds)  # pyright: ignore[reportArgumentType]
     lengths = {len(column) for column in settings.values()} if isinstance(settings, dict) else set()
     if len(lengths) != 1:
@@ -164,22 +186,41 @@ def sweep(
     keys = jax.vmap(jax.random.key)(jnp.asarray(seeds))
     arrays = {name: jnp.asarray(v, problem.dtype) for name, v in settings.items()}
     compiled = Compiled(Run(problem, built, arrays, keys, jnp.asarray(steps), plan), donate=True)
-    at = compiled.start()
-    first = compiled.observe(at.carry)
-    finite = first["finite"]
-    book = Book(meter, 0, meter.start, first | {"finite": np.asarray(True)})
-    with progress_line(steps, progress) as show:
-        for chunk in compiled.chunks(at, steps, stride):
-            book.add(chunk, chunk.strides)
-            at = chunk.after
-            show(at.step)
-            finite = finite & chunk.records["finite"].all(axis=0)
-    status = np.asarray([Status.NONFINITE, Status.SUCCESS])[finite.astype(int)]
+    facts = {"run": "sweep", "seeds": [int(s) for s in seeds], "record_every": stride}
+    message = Status.SUCCESS.value
+    with progress_line(steps, progress) as show, keeper.at_work():
+        found = keeper.find(compiled, 0, stride, steps, facts, ("finite",))
+        if found is None:
+            at = compiled.start()
+            first = compiled.observe(at.carry)
+            finite = first["finite"]
+            book = Book.begun(meter, 0, meter.start, first | {"finite": np.asarray(True)})
+        else:
+            at, book, finite = found.at, Book(meter, found.rows), found.flagged["finite"]
+        try:
+            for chunk in compiled.chunks(at, steps - at.step, stride, at.step - book.step):
+                for k in range(chunk.strides):
+                    book.add(chunk, k)
+                at, finite = chunk.after, finite & chunk.records["finite"].all(axis=0)
+                show(at.step)
+                why = keeper.visit(at, book.rows, finite=finite) if at.step < steps else None
+                if why is not None:
+                    message = why
+                    break
+        except KeyboardInterrupt:
+            if compiled.donates:  # what the chunk began with is gone
+                raise
+            book.cut(at.step)
+            message = Status.INTERRUPTED.value
+        ended = Status.SUCCESS if at.step == steps else Status.INTERRUPTED
+        message = keeper.close(at, book.rows, ended, message, finite=finite)
+    status = np.asarray([Status.NONFINITE, ended])[finite.astype(int)]
     records = {
         name: np.moveaxis(column, 0, 2) if column.ndim > 1 else column
-        for name, column in book.columns().items()
+        for name, column in as_columns(book.rows).items()
     }
-    return Sweep(settings, at.carry.average if average else at.carry.w, records, status)
+    w = at.carry.average if average else at.carry.w
+    return Sweep(settings, w, records, status, ended, message)
 
 
 class Setting(SimpleNamespace):

@@ -350,7 +350,7 @@ def _run(problem: Problem, method: AbstractEstimator, samples: int) -> Any:
     return sweep(
         problem, lambda s: method, settings=grid(any=[0.0]), seeds=3, samples=samples, batch_size=4,
         record=["gap"], progress=False,
-    )  # fmt: skip
+    ).whole()  # fmt: skip
 
 
 def _late_gap(runs: Any) -> float:

@@ -14,7 +14,7 @@ class Shapes(NamedTuple):
     """The structure, shapes and dtypes of a tree of arrays: hashable, so it can be static."""
 
     treedef: Any
-    leaves: tuple[tuple[tuple[int, ...], str], ...]
+    leaves: tuple[tuple[tuple[int, ...], Any], ...]
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -29,7 +29,7 @@ class Shapes(NamedTuple):
         return self.treedef.unflatten([jax.ShapeDtypeStruct(s, d) for s, d in self.leaves])
 
     def __str__(self) -> str:
-        def one(leaf: tuple[tuple[int, ...], str]) -> str:
+        def one(leaf: tuple[tuple[int, ...], Any]) -> str:
             shape, dtype = leaf
             return f"{dtype}[{','.join(map(str, shape))}]"
 
@@ -46,7 +46,9 @@ class Words(str):
 
 def shapes_of(tree: PyTree) -> Shapes:
     leaves, treedef = jax.tree.flatten(tree)
-    return Shapes(treedef, tuple((tuple(x.shape), str(x.dtype)) for x in leaves))
+    # Typed keys have a dtype that cannot be made from its name.
+    name = lambda d: d if jnp.issubdtype(d, jax.dtypes.extended) else str(d)
+    return Shapes(treedef, tuple((tuple(x.shape), name(x.dtype)) for x in leaves))
 
 
 def norm(tree: PyTree) -> Array:
@@ -107,3 +109,28 @@ def _is_finite(x: Array) -> Array:
 
 def is_array(x: Any) -> bool:
     return isinstance(x, jax.Array | np.ndarray)
+
+
+def as_host(x: Any) -> tuple[np.ndarray, str]:
+    """An array as NumPy knows it, and what it is where that says not all.
+
+    Keys are their raw words, "key threefry2x32"; numbers that NumPy has no name for are their bytes,
+    along a last axis of their own, "bits bfloat16".
+    """
+    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        return np.asarray(jax.random.key_data(x)), f"key {jax.random.key_impl(x)}"
+    x = np.asarray(x)
+    if x.dtype.kind in "biuf":
+        return x, ""
+    size = x.dtype.itemsize
+    return np.frombuffer(x.tobytes(), np.uint8).reshape(*x.shape, size), f"bits {x.dtype}"
+
+
+def from_host(x: np.ndarray, kind: str) -> Any:
+    """The array that ``as_host`` was given; keys are JAX's, everything else stays with NumPy."""
+    word, _, name = kind.partition(" ")
+    if word == "key":
+        return jax.random.wrap_key_data(jnp.asarray(x), impl=name)
+    if word == "bits":
+        return np.frombuffer(x.tobytes(), jnp.dtype(name)).reshape(x.shape[:-1])
+    return x

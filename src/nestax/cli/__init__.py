@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from nestax.cli.shell import Group, begin, finish, read_config
+from nestax.cli.shell import Group, begin, finish, keep, read_config, repeat
 
 app = typer.Typer(
     name="nestax",
@@ -46,6 +46,12 @@ OutOption = Annotated[
 ]
 OverwriteOption = Annotated[
     bool, typer.Option("--overwrite", help="Replace an earlier run in that folder.")
+]
+CheckpointOption = Annotated[
+    Path | None, typer.Option(help="Folder to keep the run in, so that it can go on if it is stopped.")
+]
+ResumeOption = Annotated[
+    bool, typer.Option("--resume", help="Go on with the run in --checkpoint, or begin one.")
 ]
 ConfigOption = Annotated[
     Path | None,
@@ -115,12 +121,14 @@ def portfolio(
     config: ConfigOption = None,
     out: OutOption = None,
     overwrite: OverwriteOption = False,
+    checkpoint: CheckpointOption = None,
+    resume: ResumeOption = False,
 ) -> None:
     """Weights of least −mean + risk·deviation for the assets in a file, and how good they are."""
     settings = begin(ctx)
     from nestax.cli.portfolios import solve_portfolio
 
-    finish(ctx, solve_portfolio(**settings))
+    finish(ctx, solve_portfolio(**settings, keeping=keep(ctx)))
 
 
 @app.command()
@@ -184,12 +192,23 @@ def compare(
     config: ConfigOption = None,
     out: OutOption = None,
     overwrite: OverwriteOption = False,
+    checkpoint: CheckpointOption = None,
+    resume: ResumeOption = False,
 ) -> None:
     """Several methods on one portfolio: the same samples, each at its best learning rate."""
     settings = begin(ctx)
     from nestax.cli.comparisons import compare_methods
 
-    finish(ctx, compare_methods(**settings))
+    finish(ctx, compare_methods(**settings, keeping=keep(ctx)))
+
+
+@app.command()
+def resume(
+    ctx: typer.Context,
+    folder: Annotated[Path, typer.Argument(help="What --checkpoint named.")],
+) -> None:
+    """Go on with a run that was kept by --checkpoint and stopped; the same command, typed again."""
+    repeat(ctx, folder)
 
 
 @reproduce.command("portfolio")

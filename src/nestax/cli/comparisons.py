@@ -24,6 +24,7 @@ def compare_methods(
     batch_size: int,
     seeds: int,
     tune_seeds: int,
+    keeping: dict[str, Any],
 ) -> Outcome:
     """Every method at the best of the same learning rates, with as many samples as the others."""
     names = [find(name.strip()).__name__ for name in methods.split(",") if name.strip()]
@@ -34,7 +35,7 @@ def compare_methods(
     note(f"Trying {len(rates)} learning rates from {rates[0]:g} to {rates[-1]:g}.")
     result = nx.compare(
         problem, names, samples=samples, tune=nx.grid(lr=rates), seeds=seeds, tune_seeds=tune_seeds,
-        batch_size=batch_size,
+        batch_size=batch_size, **keeping,
     )  # fmt: skip
     return describe(
         result,

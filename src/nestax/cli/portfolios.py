@@ -59,6 +59,7 @@ def solve_portfolio(
     samples: int | None,
     batch_size: int,
     seed: int,
+    keeping: dict[str, Any],
 ) -> Outcome:
     """Weights of least −mean + risk·deviation by one method, and the gap to the exact optimum."""
     kind = find(method)
@@ -68,10 +69,10 @@ def solve_portfolio(
     budget |= {"batch_size": batch_size}
     if lr is None:
         rate = inverse_curvature(problem, table.values, reference.w, batch_size)
-        lr = SHARE * rate if kind is nx.SnapshotSMVR else search(problem, kind, rate, budget)
+        lr = SHARE * rate if kind is nx.SnapshotSMVR else search(problem, kind, rate, budget, keeping)
     result = nx.minimize(
         problem, kind(lr=lr), **budget, seed=seed, target_gap=TARGET,
-        record_every=STEPS // RECORDS if samples is None else None,
+        record_every=STEPS // RECORDS if samples is None else None, **_inside(keeping, "run"),
     )  # fmt: skip
     feasible = abs(float(result.w.sum()) - 1) < ADDS_UP
     made_by = f"{kind.__name__} with learning rate {lr:.3g}, batch size {batch_size}, seed {seed}"
@@ -157,15 +158,23 @@ def prepare(
     return problem, reference
 
 
-def search(problem: nx.Problem, kind: Any, rate: float, budget: dict[str, Any]) -> float:
+def search(
+    problem: nx.Problem, kind: Any, rate: float, budget: dict[str, Any], keeping: dict[str, Any]
+) -> float:
     """The learning rate of least gap, tried on seeds of their own with the whole budget."""
     note(f"Trying {len(MULTIPLES)} learning rates for {kind.__name__}.")
     rates = [float(f"{rate * multiple:.2g}") for multiple in MULTIPLES]
     tried = nx.sweep(
         problem, lambda s: kind(lr=s.lr), settings=nx.grid(lr=rates), seeds=TUNING_SEEDS,
-        record=["gap"], **budget,
-    )  # fmt: skip
+        record=["gap"], **budget, **_inside(keeping, "search"),
+    ).whole()  # fmt: skip
     return tried.best("gap")["lr"]
+
+
+def _inside(keeping: dict[str, Any], part: str) -> dict[str, Any]:
+    """Where a part of the command is kept: a folder of its own."""
+    folder = keeping["checkpoint"]
+    return keeping | {"checkpoint": None if folder is None else folder / part}
 
 
 # What is said about it

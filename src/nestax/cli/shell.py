@@ -6,8 +6,10 @@ Nothing here imports JAX before a command runs.
 import dataclasses
 import difflib
 import enum
+import hashlib
 import json
 import math
+import os
 import shlex
 import tomllib
 from collections.abc import Callable
@@ -21,7 +23,9 @@ from nestax.table import Table
 
 #: Where the command line is kept for the report, and what of it is no setting of the run.
 ARGUMENTS = "nestax.arguments"
-DELIVERY = ("out", "overwrite", "json", "config")
+DELIVERY = ("out", "overwrite", "json", "config", "checkpoint", "resume")
+#: Where the folder of --checkpoint is kept for messages, and the file in it that tells the command line.
+KEPT_IN, COMMAND = "nestax.checkpoint", "command.json"
 
 
 class Group(typer.core.TyperGroup):
@@ -40,6 +44,9 @@ class Group(typer.core.TyperGroup):
                 raise
             note(f"{ctx.command_path} {ctx.invoked_subcommand}: {sentence}")
             raise typer.Exit(2) from None
+        except KeyboardInterrupt:
+            note(f"{ctx.command_path} {ctx.invoked_subcommand}: interrupted.{_way_on(ctx)}")
+            raise typer.Exit(1) from None
 
 
 def _sentence(error: Exception) -> str | None:
@@ -159,8 +166,67 @@ def finish(ctx: typer.Context, outcome: Outcome) -> None:
         )  # fmt: skip
         note(f"Written: {page}")
     if status is not Status.SUCCESS:
-        note(f"{ctx.command_path}: {message}")
+        way_on = _way_on(ctx) if status is Status.INTERRUPTED else ""
+        note(f"{ctx.command_path}: {message}{way_on}")
         raise typer.Exit(1)
+
+
+def keep(ctx: typer.Context) -> dict[str, Any]:
+    """Where the run is kept, as ``minimize`` takes it; notes the command line there."""
+    from nestax.checkpoint import Folder
+    from nestax.errors import SettingError
+
+    folder, resume = ctx.params["checkpoint"], ctx.params["resume"]
+    if folder is None:
+        if resume:
+            raise SettingError("--resume needs the folder of the run: give --checkpoint as well.")
+        return {"checkpoint": None, "resume": False}
+    path = folder / COMMAND
+    if path.exists() and not resume:
+        raise SettingError(
+            f"{folder} holds a run already: go on with it by nestax resume {folder}, or choose another "
+            "folder."
+        )
+    if not path.exists():
+        arguments = {"arguments": ctx.meta[ARGUMENTS], "folder": os.getcwd()}
+        folder.mkdir(parents=True, exist_ok=True)
+        sealed = json.dumps({"command": arguments, "sha256": _seal(arguments)})
+        Folder(folder).write(path, [sealed.encode()])
+    ctx.meta[KEPT_IN] = folder
+    return {"checkpoint": folder, "resume": resume}
+
+
+def repeat(ctx: typer.Context, folder: Path) -> None:
+    """Types the command again whose run is kept in a folder, where it was typed before."""
+    from nestax.errors import SettingError
+
+    try:
+        told = json.loads((folder / COMMAND).read_text(encoding="utf-8"))
+        arguments, place = told["command"]["arguments"], Path(told["command"]["folder"])
+        whole = told["sha256"] == _seal(told["command"])
+    except (FileNotFoundError, NotADirectoryError):
+        raise SettingError(
+            f"{folder} holds no run of a nestax command; a run of your own in Python goes on if the "
+            "call is repeated with resume=True."
+        ) from None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        whole, arguments, place = False, [], folder
+    if not whole:
+        raise SettingError(f"{folder / COMMAND} is damaged: type the command again, with --resume.")
+    root = ctx.find_root()
+    more = ["--checkpoint", str(folder.absolute()), "--resume", "--overwrite"]
+    if place.is_dir():
+        os.chdir(place)
+    root.command.main([*arguments, *more], prog_name=root.info_name)
+
+
+def _seal(command: Any) -> str:
+    return hashlib.sha256(json.dumps(command, sort_keys=True).encode()).hexdigest()
+
+
+def _way_on(ctx: typer.Context) -> str:
+    folder = ctx.meta.get(KEPT_IN)
+    return "" if folder is None else f" Go on with it by nestax resume {shlex.quote(str(folder))}."
 
 
 def _finite(x: Any) -> Any:

@@ -184,7 +184,7 @@ def run_cell(method: str, images: Omniglot, shots: int, setup: SetUp) -> Cell:
             problem, rival.build, settings=settings, seeds=setup.seeds if rival.repeated else 1,
             steps=steps, batch_size={f"step {k}": shots for k in range(1, 6)} | {"query": 10},
             record=["train", "test"], record_every=stride, progress=False,
-        )  # fmt: skip
+        ).whole()  # fmt: skip
         return runs, time.perf_counter() - began
 
     runs, seconds = run(setup.steps)

@@ -380,14 +380,14 @@ class Runner(NamedTuple):
         """Steps between records, of a method with whole batches: sixteen records in a pass."""
         return max(1, _pass(self.problem) // self.batch_size // 32)
 
-    def run(self, contender: Contender, settings: Settings, seeds: Any, **length: int) -> Sweep:
+    def run(self, contender: Contender, settings: Settings, seeds: Any, **length: Any) -> Sweep:
         length = length or {"samples": contender.length * self.budget}
         return sweep(
             self.problem, contender.build, settings=settings, seeds=seeds,
             batch_size=max(1, self.batch_size // contender.parts),
             record_every=self.stride * contender.parts, record=["gap", "grad_norm"], progress=False,
             **length,
-        )  # fmt: skip
+        ).whole()  # fmt: skip
 
     def timed(self, contender: Contender, settings: Settings, seeds: Any) -> tuple[Sweep, float, float]:
         """The sweep, the seconds of a first one of one stride, which compiles it, and its own."""

@@ -460,7 +460,7 @@ class Runner(NamedTuple):
             lane.problem(), contender.build, settings=settings, seeds=[lane.seed], samples=self.budget,
             batch_size=self.batch_size, record_every=max(1, self.steps // RECORDS),
             record=["exact_value", "grad_norm", "grad_error"], progress=False,
-        )  # fmt: skip
+        ).whole()  # fmt: skip
 
 
 @eqx.filter_jit

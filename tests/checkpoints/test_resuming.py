@@ -1,0 +1,481 @@
+"""A run that stops and goes on is the run that never stopped, or it is refused with the difference."""
+
+import errno
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import nestax as nx
+from nestax import checkpoint, drive, keeping
+from nestax.checkpoint import Files, Folder
+from nestax.minimizing import Book
+from nestax.trees import as_host
+
+
+@pytest.fixture(scope="module")
+def problem():
+    return nx.problems.mean_deviation(nx.datasets.synthetic_returns(300, 5), delta=1e-2, optimum=0.0)
+
+
+@pytest.fixture(autouse=True)
+def _one_stride_a_chunk(monkeypatch):
+    monkeypatch.setattr(drive, "CHUNK_SECONDS", 0.0)
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
+
+
+def run(problem, estimator=None, optimizer=None, steps=60, **changes):
+    settings = {"batch_size": 2, "record_every": 10, "seed": 3} | changes
+    return nx.minimize(
+        problem, estimator or nx.SMVR(beta=0.3), optimizer or optax.adam(0.01), steps=steps, **settings
+    )
+
+
+def stop_at(step):
+    return lambda record: record["step"] >= step
+
+
+def assert_equal_runs(one, other):
+    """The same bits in the weights, in every record, and in everything that is carried."""
+    assert list(one.records) == list(other.records)
+    for name, column in one.records.items():
+        assert column.dtype == other.records[name].dtype
+        np.testing.assert_array_equal(column, other.records[name])
+    bits = lambda tree: [as_host(x)[0].tobytes() for x in jax.tree.leaves(tree)]
+    assert bits(one.w) == bits(other.w)
+    if isinstance(one, nx.Result):
+        assert bits(one.carry.lane) == bits(other.carry.lane)
+        assert (one.carry.step, one.carry.cost) == (other.carry.step, other.carry.cost)
+        assert (one.status, one.message) == (other.status, other.message)
+    else:
+        assert (one.status == other.status).all()
+
+
+@pytest.mark.parametrize(
+    ("estimator", "changes"),
+    [
+        (nx.SMVR(beta=lambda count, horizon: 1 / (1 + count / horizon), radius=3.0), {}),
+        pytest.param(nx.SnapshotSMVR(period=7), {"output": "average"}, marks=pytest.mark.slow),
+        pytest.param(nx.AdjointSMVR(), {"steps": 57, "patience": 50}, marks=pytest.mark.slow),
+    ],
+    ids=["schedule", "snapshots", "matrix-free"],
+)
+def test_resumed_is_uninterrupted_bit_for_bit(problem, tmp_path, estimator, changes):
+    whole = run(problem, estimator, **changes)
+    first = run(problem, estimator, checkpoint=tmp_path / "run", callback=stop_at(20), **changes)
+    assert first.carry.step == 20
+    resume = {"checkpoint": tmp_path / "run", "resume": True} | changes
+    second = run(problem, estimator, callback=stop_at(40), checkpoint_every=0, **resume)
+    assert second.carry.step == 40
+    assert_equal_runs(run(problem, estimator, **resume), whole)
+    before = sorted(p.stat().st_mtime_ns for p in (tmp_path / "run").iterdir())
+    assert_equal_runs(run(problem, estimator, **resume), whole)  # at once
+    assert sorted(p.stat().st_mtime_ns for p in (tmp_path / "run").iterdir()) == before
+
+
+def test_a_resumed_run_neither_starts_nor_observes_again(problem, tmp_path, monkeypatch):
+    run(problem, checkpoint=tmp_path, callback=stop_at(30))
+    refuse = lambda *args: pytest.fail("the start was made again")
+    monkeypatch.setattr(drive.Compiled, "start", refuse)
+    monkeypatch.setattr(drive.Compiled, "observe", refuse)
+    assert run(problem, checkpoint=tmp_path, resume=True).carry.step == 60
+
+
+def test_a_sweep_goes_on_with_every_lane(problem, tmp_path, monkeypatch):
+    def sweep(**rest):
+        return nx.sweep(
+            problem, lambda s: (nx.SMVR(beta=s.beta), optax.sgd(s.lr)), seeds=[4, 9], steps=45,
+            settings={"beta": np.array([0.1, 0.7]), "lr": np.array([0.05, 1e200])}, batch_size=2,
+            record_every=10, **rest,
+        )  # fmt: skip
+
+    whole = sweep()
+    assert whole.status[:, 0].tolist() == [nx.Status.SUCCESS, nx.Status.NONFINITE]
+    visit = keeping.Keeper.visit
+    monkeypatch.setattr(
+        keeping.Keeper, "visit",
+        lambda self, at, *rest, **more: (
+            setattr(self, "asked", at.step == 20) or visit(self, at, *rest, **more)
+        ),
+    )  # fmt: skip
+    part = sweep(checkpoint=tmp_path)
+    assert part.interrupted
+    assert part.records["step"][-1] == 20
+    assert part.status[:, 0].tolist() == [nx.Status.INTERRUPTED, nx.Status.NONFINITE]
+    assert part.finite.tolist() == [[True, True], [False, False]]
+    assert part.message in repr(part)
+    assert set(part.to_frame()["status"]) == {"INTERRUPTED", "NONFINITE"}
+    with pytest.raises(KeyboardInterrupt):
+        part.whole()
+    assert_equal_runs(sweep(checkpoint=tmp_path, resume=True), whole)
+    assert_equal_runs(sweep(checkpoint=tmp_path, resume=True).whole(), whole)
+    with pytest.raises(nx.SettingError, match=r"settings\['lr'\] was .*0.05.* and is .*0.06"):
+        nx.sweep(
+            problem, lambda s: (nx.SMVR(beta=s.beta), optax.sgd(s.lr)), seeds=[4, 9], steps=45,
+            settings={"beta": np.array([0.1, 0.7]), "lr": np.array([0.06, 1e200])}, batch_size=2,
+            record_every=10, checkpoint=tmp_path, resume=True,
+        )  # fmt: skip
+
+
+def test_stages_go_on(problem, tmp_path):
+    stages = [nx.Stage(lr=0.05, beta=0.3, steps=20), nx.Stage(lr=0.02, beta=0.1, steps=30)]
+    solve = lambda **rest: nx.solve_stages(problem, stages, batch_size=2, record_every=10, **rest)
+    whole = solve()
+    solve(checkpoint=tmp_path, callback=stop_at(20))
+    assert_equal_runs(solve(checkpoint=tmp_path, resume=True), whole)
+
+
+def test_keys_and_short_floats_in_the_carry_go_on(tmp_path):
+    """An optimiser that draws noise carries a typed key; bfloat16 is no dtype of NumPy's."""
+    rows = jnp.asarray(np.linspace(0.5, 1.5, 20), jnp.bfloat16)
+    level = nx.Level(lambda w, r: (r * w - 1) ** 2, rows, name="square")
+    short = nx.Problem([level], jnp.asarray(3.0, jnp.bfloat16))
+    noisy = optax.chain(optax.add_noise(0.1, 0.5, jax.random.key(1)), optax.sgd(0.1))
+    whole = run(short, nx.Plain(), noisy)
+    half = run(short, nx.Plain(), noisy, checkpoint=tmp_path, callback=stop_at(30))
+    half.save(tmp_path / "half")
+    rest = run(short, nx.Plain(), noisy, steps=30, start=nx.load(tmp_path / "half").carry)
+    np.testing.assert_array_equal(rest.w, whole.w)
+    assert_equal_runs(run(short, nx.Plain(), noisy, checkpoint=tmp_path, resume=True), whole)
+
+
+def test_more_steps_are_allowed_where_no_schedule_depends_on_them(problem, tmp_path):
+    run(problem, steps=25, checkpoint=tmp_path)
+    longer = run(problem, steps=38, checkpoint=tmp_path, resume=True)
+    assert_equal_runs(longer, run(problem, steps=38))  # the record of step 25 is gone
+    assert_equal_runs(run(problem, steps=60, checkpoint=tmp_path, resume=True), run(problem, steps=60))
+    with pytest.raises(nx.SettingError, match="60 steps already: ask for at least as many; got 5"):
+        run(problem, steps=5, checkpoint=tmp_path, resume=True)
+    falling = nx.SMVR(beta=lambda count, horizon: 1 / (1 + count / horizon))
+    run(problem, falling, steps=20, checkpoint=tmp_path / "other")
+    with pytest.raises(nx.SettingError, match=r"holds another run: steps was 20 and is 30\. Repeat"):
+        run(problem, falling, steps=30, checkpoint=tmp_path / "other", resume=True)
+
+
+def test_stopping_rules_hold_across_a_stop(problem, tmp_path):
+    rules = {"estimator": nx.Plain(), "steps": 400, "record_every": 1, "record": ["exact_value"]}
+    whole = run(problem, patience=5, **rules)
+    assert "No new best" in whole.message
+    late = whole.carry.step - 2
+    run(problem, checkpoint=tmp_path, callback=stop_at(late), patience=5, **rules)
+    resume = lambda: run(problem, checkpoint=tmp_path, resume=True, patience=5, **rules)
+    assert_equal_runs(resume(), whole)
+    assert_equal_runs(resume(), whole)
+    goal = float(run(problem, nx.Exact(), steps=30).records["gap"][2])
+    whole = run(problem, nx.Exact(), target_gap=goal)
+    kept = {"checkpoint": tmp_path / "gap", "target_gap": goal}
+    run(problem, nx.Exact(), callback=stop_at(10), **kept)
+    assert_equal_runs(run(problem, nx.Exact(), resume=True, **kept), whole)
+    assert_equal_runs(run(problem, nx.Exact(), resume=True, **kept), whole)
+
+
+DATA = np.random.default_rng(1).normal(size=(30, 2))
+SHIFT = np.array([1.0, 2.0, 3.0, 4.0, 5.0, 6.0])
+
+
+def small(data=DATA, power=2, shift=SHIFT, w0=(1.0, 2.0)):
+    return nx.Problem(
+        [
+            nx.Level(lambda w, r: r @ w + jnp.asarray(shift).sum(), data, name="inner"),
+            nx.Level(lambda u: jnp.abs(u) ** power, name="outer"),
+        ],
+        jnp.asarray(w0),
+    )
+
+
+DIFFERENT = {
+    "data": ({"problem": small(DATA + 1e-15)}, r"data of level 'inner' was float64\[30, 2\] with SHA"),
+    "function": ({"problem": small(power=3)}, "a function, or a number inside .* has changed: in the"),
+    "closure": ({"problem": small(shift=SHIFT + 1e-12)}, "a function, or a number inside"),
+    "start": (
+        {"problem": small(w0=(1.0, 2.5))},
+        r"w0 was float64 \[1.0, 2.0\] and is .*2.5",
+    ),
+    "beta": (
+        {"estimator": nx.SMVR(beta=0.4)},
+        r"estimator\.beta was float64 0\.3 and is .*0\.4\.",
+    ),
+    "method": ({"estimator": nx.Plain()}, r"estimator\.beta was float64 0.3 and is not there"),
+    "rate": ({"optimizer": optax.sgd(0.2)}, r"-1\.0+e-01.*-2\.0+e-01"),
+    "batch": ({"batch_size": 3}, "batch_size of level 'inner' was 2 and is 3"),
+    "first batch": ({"init_batch_size": 7}, "init_batch_size of level 'inner' was 20 and is 7"),
+    "seed": ({"seed": 4}, "seed was 3 and is 4"),
+    "records": ({"record_every": 5}, "record_every was 10 and is 5"),
+    "columns": ({"record": ["value"]}, "columns was .*'exact_value'.* and is"),
+    "output": ({"output": "average"}, "output was last and is average"),
+}
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("begun") / "run"
+    run(small(), optimizer=optax.sgd(0.1), steps=20, checkpoint=folder)
+    return folder
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_another_run_is_refused_with_the_difference(begun, name):
+    changes, words = DIFFERENT[name]
+    settings = {"problem": small(), "optimizer": optax.sgd(0.1), "steps": 20} | changes
+    with pytest.raises(nx.SettingError, match=words) as told:
+        run(checkpoint=begun, resume=True, **settings)
+    assert str(told.value).endswith("Repeat the call that began it, or choose another folder.")
+    assert "\n" not in str(told.value)
+
+
+def test_another_process_makes_the_same_fingerprint(begun):
+    """And restores onto another number of devices."""
+    code = f"""
+import jax, sys
+jax.config.update("jax_enable_x64", True)
+sys.path.insert(0, {os.path.dirname(__file__)!r})
+import test_resuming as t
+assert len(jax.devices()) == 4
+result = t.run(t.small(), optimizer=t.optax.sgd(0.1), steps=20, checkpoint={str(begun)!r}, resume=True)
+print(result.w.tolist())
+"""
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
+    environment = os.environ | {"XLA_FLAGS": flags, "PYTHONHASHSEED": "7"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    whole = run(small(), optimizer=optax.sgd(0.1), steps=20)
+    assert json.loads(done.stdout) == np.asarray(whole.w).tolist()
+
+
+def test_versions_are_told_and_not_compared(begun, monkeypatch):
+    again = lambda **more: run(
+        small(), optimizer=optax.sgd(0.1), steps=20, checkpoint=begun, resume=True, **more
+    )
+    now = keeping.made_with()
+    monkeypatch.setattr(keeping, "made_with", lambda: now | {"optax": "99"})
+    again()
+    with pytest.raises(nx.SettingError, match=f"Versions have changed: optax {now['optax']} → 99"):
+        again(seed=4)
+    monkeypatch.setattr(keeping, "made_with", lambda: now | {"device": "gpu"})
+    with pytest.warns(UserWarning, match="was begun on cpu and goes on on gpu: the last digits"):
+        again()
+
+
+def test_where_a_run_may_be_kept(problem, tmp_path):
+    run(problem, steps=10, checkpoint=tmp_path / "a" / "b", resume=True)  # nothing there: begins
+    with pytest.raises(nx.SettingError, match="holds a run already: go on with it by resume=True"):
+        run(problem, steps=10, checkpoint=tmp_path / "a" / "b")
+    with pytest.raises(nx.SettingError, match="resume=True needs the folder"):
+        run(problem, steps=10, resume=True)
+    with pytest.raises(nx.SettingError, match="checkpoint_every must be at least 0 seconds; got -1"):
+        run(problem, steps=10, checkpoint=tmp_path / "c", checkpoint_every=-1)
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(nx.SettingError, match=r"cannot keep a run in .*file: .*; choose another"):
+        run(problem, steps=10, checkpoint=tmp_path / "file")
+    held = Files().lock(tmp_path / "a")
+    with pytest.raises(nx.SettingError, match="another process is writing"):
+        run(problem, steps=10, checkpoint=tmp_path / "a")
+    Files().unlock(held)
+
+
+def test_a_damaged_newest_falls_back_and_still_ends_at_the_same_bits(problem, tmp_path):
+    run(problem, checkpoint=tmp_path, checkpoint_every=0, callback=stop_at(40))
+    newest, before = Folder(tmp_path).checkpoints()
+    newest.write_bytes(newest.read_bytes()[:-3])
+    with pytest.warns(
+        UserWarning, match=f"{newest.name}: its checksum is wrong. Going on from {before.name}"
+    ):
+        rest = run(problem, checkpoint=tmp_path, resume=True)
+    assert_equal_runs(rest, run(problem))
+
+
+FULL = OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("operation", ["write", "fsync", "rename", "open"])
+def test_a_full_disk_ends_the_run_with_a_sentence(problem, tmp_path, monkeypatch, operation):
+    calls, usual = [], getattr(checkpoint.Files, operation)
+
+    def full(self, *args):
+        calls.append(args)
+        if len(calls) > 9:
+            raise FULL
+        return usual(self, *args)
+
+    monkeypatch.setattr(checkpoint.Files, operation, full)
+    result = run(problem, checkpoint=tmp_path, checkpoint_every=0, steps=200)
+    assert result.status is nx.Status.INTERRUPTED
+    assert result.message.startswith(f"The run was stopped. Its checkpoint in {tmp_path} could not be ")
+    assert "written: No space left on device; the last good one is of step " in result.message
+    assert np.array_equal(result.w, run(problem, steps=result.carry.step).w)
+    monkeypatch.undo()
+    assert_equal_runs(run(problem, checkpoint=tmp_path, resume=True, steps=200), run(problem, steps=200))
+
+
+def test_a_folder_that_vanishes_ends_the_run_with_a_sentence(problem, tmp_path):
+    gone = lambda record: shutil.rmtree(tmp_path / "run") if record["step"] == 30 else None
+    result = run(problem, checkpoint=tmp_path / "run", checkpoint_every=0, callback=gone)
+    assert (result.status, result.carry.step) == (nx.Status.INTERRUPTED, 30)
+    assert "could not be written: No such file or directory; the last good one is of" in result.message
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_disk_that_is_full_from_the_start_or_at_the_end(problem, tmp_path, monkeypatch):
+    def full(self, *args):
+        raise FULL
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint.Files, "write", full)
+        with pytest.raises(nx.SettingError, match=r"cannot keep a run in .*: No space left on device;"):
+            run(problem, checkpoint=tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint.Folder, "save", full)
+        with pytest.warns(UserWarning, match="could not be written: No space left on device"):
+            result = run(problem, checkpoint=tmp_path)
+    assert result.status is nx.Status.SUCCESS
+    assert "could not be written" in result.message
+    assert_equal_runs(run(problem, checkpoint=tmp_path, resume=True), run(problem))
+
+
+def test_a_failed_number_is_never_written(tmp_path):
+    rows = jnp.asarray(np.linspace(0.5, 1.5, 20))
+    burst = lambda w0: nx.Problem(
+        [nx.Level(lambda w, r: r * w, rows, name="scale"), nx.Level(lambda u: jnp.exp(u * u))],
+        jnp.asarray(w0),
+    )  # fmt: skip
+    go = lambda w0=1.0, **rest: run(
+        burst(w0), nx.Plain(), optax.sgd(-0.1), steps=200, record_every=5, **rest
+    )
+    whole = go()
+    assert whole.status is nx.Status.NONFINITE
+    assert_equal_runs(go(checkpoint=tmp_path / "run", checkpoint_every=0), whole)
+    for path in Folder(tmp_path / "run").checkpoints():
+        tensors, about = checkpoint.decode(path.read_bytes())
+        assert all(np.isfinite(x).all() for x in tensors.values())
+    assert about["status"] in ("NONFINITE", None)
+    assert_equal_runs(go(checkpoint=tmp_path / "run", resume=True), whole)
+    bad = go(40.0, checkpoint=tmp_path / "bad")
+    assert bad.status is nx.Status.NONFINITE
+    assert not Folder(tmp_path / "bad").checkpoints()
+
+
+def test_a_continued_run_can_be_kept(problem, tmp_path):
+    half = run(problem, steps=30)
+    whole = run(problem, steps=30, start=half.carry)
+    run(problem, steps=30, start=half.carry, checkpoint=tmp_path, callback=stop_at(40))
+    kept = {"checkpoint": tmp_path, "resume": True}
+    assert_equal_runs(run(problem, steps=30, start=half.carry, **kept), whole)
+    with pytest.raises(nx.SettingError, match=r"start was .* and is not there"):
+        run(problem, steps=60, **kept)
+
+
+def test_a_random_output_is_kept_with_what_it_was_drawn_from(problem, tmp_path):
+    whole = run(problem, output="random")
+    run(problem, output="random", checkpoint=tmp_path, callback=stop_at(10))
+    kept = {"output": "random", "checkpoint": tmp_path, "resume": True}
+    assert_equal_runs(run(problem, **kept), whole)
+    with pytest.raises(nx.SettingError, match="steps was 60 and is 70"):
+        run(problem, steps=70, **kept)
+
+
+HOSTILE = {
+    "step": "12", "status": "FINE", "message": None, "columns": {"value": ""}, "format": 0,
+    "fingerprint": [], "kinds": {"carry.w": "key none"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("field", [*HOSTILE, "tensor", "shape", "bits", "no columns"])
+def test_a_checkpoint_of_anybodys_making_is_one_sentence(begun, tmp_path, field):
+    """Its checksums and its fingerprint are right, and what it says is not."""
+    found = Folder(begun).load()
+    tensors, about = dict(found.tensors), dict(found.about)
+    if field == "tensor":
+        del tensors["carry.w"]
+    elif field == "shape":
+        tensors["carry.w"] = np.zeros(3)
+    elif field == "bits":
+        about["kinds"] = {"carry.w": "bits nonsense"}
+    elif field == "no columns":
+        about["columns"] = {}
+    else:
+        about[field] = HOSTILE[field]
+    Folder(tmp_path).save(tensors, about, found.records)
+    with pytest.raises(nx.SettingError, match=r"does not fit its own|another version of nestax") as told:
+        run(small(), optimizer=optax.sgd(0.1), steps=20, checkpoint=tmp_path, resume=True)
+    assert "\n" not in str(told.value)
+
+
+# Signals
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_finishes_the_chunk_and_writes(problem, tmp_path, number):
+    def interrupt(record):
+        if record["step"] == 20:
+            signal.raise_signal(number)
+
+    usual = signal.getsignal(number)
+    result = run(problem, checkpoint=tmp_path, callback=interrupt)
+    assert signal.getsignal(number) is usual
+    assert (result.status, result.carry.step) == (nx.Status.INTERRUPTED, 20)
+    assert result.message == nx.Status.INTERRUPTED.value
+    assert result.to_frame().attrs["status"] == "INTERRUPTED"
+    assert_equal_runs(run(problem, checkpoint=tmp_path, resume=True), run(problem))
+
+
+def test_a_second_ctrl_c_stops_at_once(problem, tmp_path, monkeypatch):
+    def twice(record):
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        pytest.fail("nothing more is done")
+
+    result = run(problem, checkpoint=tmp_path, callback=twice)
+    assert (result.status, result.carry.step) == (nx.Status.INTERRUPTED, 10)
+    # In the middle of a chunk: the records of what is not done are not there.
+    add = Book.add
+
+    def add_and_stop(self, chunk, k):
+        add(self, chunk, k)
+        if self.step == 40:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Book, "add", add_and_stop)
+    result = run(problem)
+    assert (result.status, result.carry.step, result.records["step"][-1]) == (
+        nx.Status.INTERRUPTED, 30, 30,
+    )  # fmt: skip
+
+
+def test_handlers_of_ones_own_and_other_threads_are_left_alone(problem):
+    seen, mine = [], lambda number, frame: None
+    before = signal.signal(signal.SIGTERM, mine)
+    look = lambda record: seen.append([signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)])
+    run(problem, steps=10, callback=look)
+    assert seen[0][0] is mine
+    assert seen[0][1] is not signal.default_int_handler
+    signal.signal(signal.SIGTERM, before)
+    seen.clear()
+    thread = threading.Thread(target=lambda: run(problem, steps=10, callback=look))
+    thread.start()
+    thread.join()
+    assert seen == [[before, signal.default_int_handler]]
+
+
+def test_a_signal_at_the_last_chunk_changes_nothing(problem):
+    last = lambda record: signal.raise_signal(signal.SIGTERM) if record["step"] == 60 else None
+    assert run(problem, callback=last).status is nx.Status.SUCCESS
+
+
+def test_an_error_in_a_callback_frees_the_folder(problem, tmp_path):
+    def fail(record):
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run(problem, checkpoint=tmp_path, callback=fail, checkpoint_every=0)
+    assert_equal_runs(run(problem, checkpoint=tmp_path, resume=True), run(problem))
