@@ -3,8 +3,10 @@
 import dataclasses
 import functools
 import math
+import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -27,7 +29,7 @@ CHUNK_SECONDS = 0.5
 AHEAD_BYTES = {"cpu": 2**20}
 AHEAD_BYTES_ELSEWHERE = 2**26
 AHEAD_STEPS = 256
-#: Bytes of a carry from which on there should be only one of it.
+#: Bytes of a carry that is worth a thought.
 LARGE_BYTES = 2**28
 
 
@@ -51,27 +53,40 @@ class Chunk(NamedTuple):
 class Compiled:
     """A run split into what is compiled and what is passed; equal runs share one compilation.
 
+    A carry that is large, as the tables of many blocks are, is measured before it is made.
+
     Args:
         run: the run.
-        donate: whether a chunk may overwrite the carry that it begins with, where that is large: a
-            chunk can then not be repeated.
+        copies: 2 keeps the carry that a chunk begins with, so that it can be repeated, unless memory
+            is short; 1 lets a chunk overwrite it where it is large.
     """
 
-    def __init__(self, run: Run, donate: bool = False):
+    def __init__(self, run: Run, copies: int = 2):
         arrays, static = eqx.partition(run, eqx.is_array)
         self.run = dataclasses.replace(run, packing=_packing(Static(static), arrays))
         self.arrays, static = eqx.partition(self.run, eqx.is_array)
         self.static = Static(static)
-        self.donates = donate and self.carry_bytes() > LARGE_BYTES
+        self.donates = self._measure(copies)
 
-    def carry_bytes(self) -> int:
-        """Memory that the carries of all lanes take."""
-        leaves, plan = self.run.packing.shape.leaves, self.run.plan
-        each = sum(
-            math.prod(leaves[k][0]) * jnp.dtype(leaves[k][1]).itemsize for k in self.run.packing.firsts
-        )
-        settings = jax.tree.leaves(self.run.settings)
-        return each * (len(settings[0]) * len(self.run.key) if plan.grid else 1)
+    def _measure(self, copies: int) -> bool:
+        """Whether a chunk overwrites its carry. Refuses a carry that does not fit into memory."""
+        shapes = self.carried().values()
+        size = sum(math.prod(shape) * jnp.dtype(dtype).itemsize for shape, dtype in shapes)
+        if size <= LARGE_BYTES:
+            return False
+        free, where = free_memory()
+        blocks = self.run.problem.blocks
+        rows = "" if blocks is None else f" ({blocks.blocks:,} blocks)"
+        runs = f" of {math.prod(self.lanes):,} runs" if self.lanes else ""
+        words = f"weights and trackers{runs}{rows} take {size / 2**30:,.2f} GiB"
+        if size > free:
+            raise SettingError(
+                f"{words}, and {where} has {free / 2**30:,.2f} GiB free: take fewer blocks or runs, "
+                'nx.PerBlock(..., store="bfloat16"), or a method with less memory, such as nx.SCSC or '
+                "nx.Plain."
+            )
+        print(f"nestax: {words} of the {free / 2**30:,.2f} GiB free on {where}.", file=sys.stderr)
+        return copies == 1 or 2 * size > free
 
     def start(self) -> At:
         return At(self.run.packing.unpack(_program(loop.start, self.static)(self.arrays)), 0)
@@ -139,6 +154,20 @@ class Compiled:
             strides = max(1, min(4 * strides, int(CHUNK_SECONDS / max(took / strides, 1e-9))))
         if rest:
             yield self.advance(at, 1, rest)
+
+
+def free_memory() -> tuple[float, str]:
+    """Bytes that the device has left, and its name; infinite where nobody knows."""
+    device = jax.devices()[0]
+    told = device.memory_stats()
+    if told:
+        return told["bytes_limit"] - told["bytes_in_use"], str(device)
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        kilobytes = next(line.split()[1] for line in lines if line.startswith("MemAvailable"))
+    except (OSError, StopIteration):
+        return math.inf, "this machine"
+    return 1024 * int(kilobytes), "this machine"
 
 
 #: How many compiled programs are kept. A run has three, and each takes some hundred memory maps of the

@@ -1,5 +1,6 @@
 """One run: from a problem and a method to weights."""
 
+import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -133,6 +134,11 @@ def minimize(
     key = jax.random.key(seed) if start is None else start.key
     run = Run(problem, Always(problem, method), (), key, jnp.asarray(begin.step + steps), plan)
     compiled = Compiled(run)
+    if compiled.donates and (start is not None or target_gap is not None or patience is not None):
+        raise SettingError(
+            "there is memory for one copy of the trackers only, so that nothing can be repeated: leave "
+            "start, target_gap and patience out, or take fewer blocks."
+        )
     facts = {"run": "minimize", "seed": seed, "output": output, "record_every": stride}
     if start is not None and checkpoint is not None:
         facts |= {"start": [described(x) for x in jax.tree.leaves(start.lane)], "start step": start.step}
@@ -207,9 +213,14 @@ def _follow(
     why = rules.met(book.rows)
     if why is not None:
         return at, Status.SUCCESS, why
+    weights = _weights_of(compiled, at)
     try:
         for chunk in compiled.chunks(at, total - at.step, stride, at.step - book.step):
             bad = np.flatnonzero(~chunk.records["finite"])
+            if bad.size and weights is not None:  # there is nothing to go back to but the weights
+                book.finite = False  # so that the last checkpoint stays the last good one
+                carry = dataclasses.replace(chunk.after.carry, w=weights[0], average=weights[1])
+                return At(carry, at.step), Status.NONFINITE, _without_trackers(chunk)
             if bad.size:
                 at, first, last = _last_finite(compiled, chunk, int(bad[0]))
                 for k in range(int(bad[0])):
@@ -221,7 +232,7 @@ def _follow(
                 if why is not None:  # go back to the record that fulfilled the rule
                     chunk = compiled.advance(chunk.before, k + 1, chunk.length)
                     break
-            at = chunk.after
+            at, weights = chunk.after, _weights_of(compiled, chunk.after)
             show(at.step, **book.latest(rules.monitor))
             asked = rules.between(book.rows[-1])
             why = why or asked
@@ -231,9 +242,25 @@ def _follow(
             if why is not None:
                 return at, Status.INTERRUPTED, why
     except KeyboardInterrupt:
+        if compiled.donates:  # what the chunk began with is gone
+            raise
         book.cut(at.step)
         return at, Status.INTERRUPTED, Status.INTERRUPTED.value
     return at, Status.SUCCESS, Status.SUCCESS.value
+
+
+def _weights_of(compiled: Compiled, at: At) -> tuple[Any, Any] | None:
+    """A copy of the weights and of their average, where the next chunk overwrites them."""
+    kept = (at.carry.w, at.carry.average)
+    return jax.tree.map(jnp.copy, kept) if compiled.donates else None
+
+
+def _without_trackers(chunk: Chunk) -> str:
+    return (
+        f"A value became infinite or NaN after step {chunk.before.step:,}, and there was memory for one "
+        "copy of the trackers only: the result are the weights of that step, without trackers to go on "
+        "with. Lower the learning rate, enlarge the batch, or resume from a checkpoint."
+    )
 
 
 class Always(eqx.Module):

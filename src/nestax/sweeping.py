@@ -185,7 +185,7 @@ def sweep(
     plan = make_plan(problem, estimator, stride=stride, seeds=len(seeds), average=average, **facts)
     keys = jax.vmap(jax.random.key)(jnp.asarray(seeds))
     arrays = {name: jnp.asarray(v, problem.dtype) for name, v in settings.items()}
-    compiled = Compiled(Run(problem, built, arrays, keys, jnp.asarray(steps), plan), donate=True)
+    compiled = Compiled(Run(problem, built, arrays, keys, jnp.asarray(steps), plan), copies=1)
     facts = {"run": "sweep", "seeds": [int(s) for s in seeds], "record_every": stride}
     message = Status.SUCCESS.value
     with progress_line(steps, progress) as show, keeper.at_work():
