@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from nestax.source import Sampler as Sampler
     from nestax.staging import regularised as regularised
     from nestax.staging import solve_stages as solve_stages
+    from nestax.stream import Stream as Stream
     from nestax.sweeping import grid as grid
     from nestax.sweeping import sweep as sweep
     from nestax.theory import Stage as Stage
@@ -62,7 +63,7 @@ _HOMES = {
     "evaluate": "evaluating", "Level": "level", "draw_batches": "loop", "minimize": "minimizing",
     "Problem": "problem", "Prox": "problem", "COLUMNS": "record", "Result": "result",
     "Status": "result", "load": "result", "Groups": "source", "Population": "source",
-    "Sampler": "source", "grid": "sweeping", "sweep": "sweeping", "regularised": "staging",
+    "Sampler": "source", "Stream": "stream", "grid": "sweeping", "sweep": "sweeping", "regularised": "staging",
     "solve_stages": "staging", "Stage": "theory", "halving": "theory", "rates": "rating",
     "autotune": "tuning", "estimate_constants": "constants",
 }  # fmt: skip

@@ -19,6 +19,7 @@ from nestax import loop
 from nestax.drive import Compiled
 from nestax.loop import Run
 from nestax.static import Static
+from nestax.stream import Stream
 from nestax.trees import Shapes, as_host, shapes_of
 
 #: Arrays of up to so many entries are written out, larger ones hashed.
@@ -52,8 +53,13 @@ def fingerprint(compiled: Compiled, steps: int, facts: dict[str, Any]) -> Finger
         if not level.deterministic:
             parts[f"batch_size of level {level.name!r}"] = size
             parts[f"init_batch_size of level {level.name!r}"] = first
+        if isinstance(level.source, Stream):
+            parts[f"stream of level {level.name!r}"] = level.source.reader.about
     parts["columns"] = list(run.plan.columns)
-    for name, words in _arrays(arrays).items():
+    # The rows that a stream happens to have at hand say nothing.
+    is_stream = lambda x: isinstance(x, Stream)
+    lasting = jax.tree.map(lambda x: None if is_stream(x) else x, arrays, is_leaf=is_stream)
+    for name, words in _arrays(lasting).items():
         parts[_plainly(name, run)] = words
     parts["program"] = hashlib.sha256(text.encode()).hexdigest()
     return Fingerprint(parts, text)

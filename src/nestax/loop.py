@@ -63,6 +63,7 @@ class Plan(NamedTuple):
 class Run(eqx.Module):
     """A problem and how to run it: one lane, or a grid of settings × seeds.
 
+    problem: what every lane draws from.
     build: setting ↦ (problem, Method); called while tracing, so every number in it may be traced.
     settings: argument of ``build``, with a leading axis in a grid.
     key: one key, or one per seed in a grid.
@@ -107,7 +108,7 @@ def _start_lane(run: Run, setting: PyTree, key: Array) -> Carry:
     """Weights, and the estimate made from the first batches."""
     problem, method = run.lane(setting)
     w = problem.project(problem.start(jax.random.fold_in(key, FIRST_WEIGHTS)))
-    batches = _first_batches(problem, method, key, run.plan)
+    batches = _first_batches(run, problem, method, key)
     estimate, state = method.estimator.init(problem, w, batches)
     return Carry(w, estimate, state, method.step.init(w), w if run.plan.average else None)
 
@@ -203,7 +204,7 @@ def _step_lane(
     key, batches = per_seed
     w, opt_state = descend(problem, method.step, carry)
     if refresh:
-        batches = _refresh_batches(problem, method, key, step)
+        batches = _refresh_batches(run, problem, method, key, step)
         estimate, state = method.estimator.refresh(problem, w, batches, carry.state)
     else:
         estimate, state = method.estimator.update(problem, w, batches, carry.state)
@@ -250,11 +251,9 @@ def draw_batches(
     keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jnp.arange(levels * len(names)))
     batches: tuple[dict[str, Any], ...] = tuple({} for _ in problem.levels)
     for i, level in enumerate(problem.levels):
-        for name in per_level[i]:
-            n = names.index(name) * levels + i
-            source = level.source
-            drawn = None if source is None else source.draw(keys[n], jnp.asarray(step), sizes[i])
-            batches[i][name] = drawn
+        for number, name in enumerate(per_level[i]):
+            key, source = keys[names.index(name) * levels + i], level.source
+            batches[i][name] = source and source.draw_pass(number, key, jnp.asarray(step), sizes[i])
     return batches
 
 
@@ -267,13 +266,15 @@ def _draw_block(run: Run, first: Array, block: int) -> Batches:
     return jax.vmap(one, in_axes=(None, 0))(run.key, first + jnp.arange(block))
 
 
-def _first_batches(problem: Problem, method: Method, key: Array, plan: Plan) -> Batches:
+def _first_batches(run: Run, problem: Problem, method: Method, key: Array) -> Batches:
     if method.estimator.refresh_batch is not None:
-        return _refresh_batches(problem, method, key, 0)
-    return draw_batches(problem, method.estimator, key, 0, plan.first_sizes)
+        return _refresh_batches(run, problem, method, key, 0)
+    return draw_batches(run.problem, method.estimator, key, 0, run.plan.first_sizes)
 
 
-def _refresh_batches(problem: Problem, method: Method, key: Array, step: Array | int) -> Batches:
+def _refresh_batches(
+    run: Run, problem: Problem, method: Method, key: Array, step: Array | int
+) -> Batches:
     estimator = method.estimator
     if estimator.refresh_batch == "population":
         return tuple(
@@ -281,7 +282,7 @@ def _refresh_batches(problem: Problem, method: Method, key: Array, step: Array |
             for level, passes in zip(problem.levels, estimator.level_passes(problem), strict=True)
         )
     sizes = (int(estimator.refresh_batch or 1),) * len(problem.levels)
-    return draw_batches(problem, estimator, key, step, sizes)
+    return draw_batches(run.problem, estimator, key, step, sizes)
 
 
 def _facts(run: Run) -> Any:

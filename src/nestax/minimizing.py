@@ -16,6 +16,7 @@ from nestax.cost import Cost, Meter
 from nestax.drive import At, Chunk, Compiled, make_plan
 from nestax.errors import SettingError, check_count, check_seed, check_setting, choose
 from nestax.estimator import AbstractEstimator, Method, as_method
+from nestax.feeding import make_feed
 from nestax.fingerprint import described
 from nestax.keeping import Keeper, Saved, as_columns
 from nestax.loop import AVERAGES, Run
@@ -131,7 +132,10 @@ def minimize(
     )  # fmt: skip
     key = jax.random.key(seed) if start is None else start.key
     run = Run(problem, Always(problem, method), (), key, jnp.asarray(begin.step + steps), plan)
-    compiled = Compiled(run)
+    feed = make_feed(problem, filled, plan, stride, begin.step + steps)
+    if feed is not None and start is not None:
+        feed.begin_after(start.step, start.rows)
+    compiled = Compiled(run, feed)
     facts = {"run": "minimize", "seed": seed, "output": output, "record_every": stride}
     if start is not None:
         facts |= {"start": [described(x) for x in jax.tree.leaves(start.lane)], "start step": start.step}
@@ -152,7 +156,8 @@ def minimize(
         if book.finite:
             message = keeper.close(at, book.rows, status, message)
     w = at.carry.average if output in AVERAGES else at.carry.w
-    carry = Carry(at.carry, key, at.step, meter.after(spent, begin.step, at.step))
+    rows = () if feed is None else feed.rows_after(at.step)
+    carry = Carry(at.carry, key, at.step, meter.after(spent, begin.step, at.step), rows)
     return Result(w, as_columns(book.rows), status, message, carry)
 
 
@@ -222,7 +227,8 @@ def _follow(
                     break
             at = chunk.after
             show(at.step, **book.latest(rules.monitor))
-            why = why or rules.between(book.rows[-1])
+            if chunk.strides:
+                why = why or rules.between(book.rows[-1])
             if why is not None:
                 return at, Status.SUCCESS, why
             why = keeper.visit(at, book.rows) if at.step < total else None
@@ -231,6 +237,8 @@ def _follow(
     except KeyboardInterrupt:
         book.cut(at.step)
         return at, Status.INTERRUPTED, Status.INTERRUPTED.value
+    if compiled.feed is not None and at.step < total:
+        return at, Status.INTERRUPTED, compiled.feed.why()
     return at, Status.SUCCESS, Status.SUCCESS.value
 
 

@@ -361,7 +361,7 @@ def _line(name: str, level: Level | None, shape: Shapes) -> str:
     elif level.source is None:
         note = "deterministic"
     elif level.source.size is None:
-        note = "sampler"
+        note = type(level.source).__name__.lower()
     else:
         note = f"{level.source.size:,} rows"
     return f"  {name:<12} {note:<14} {shape}"

@@ -28,12 +28,14 @@ class Carry:
     """A run that can go on: ``minimize(..., start=carry)`` continues without a draw at the start.
 
     lane: the loop's own carry; a list of its leaves if it was read from a file.
+    rows: the next row of every stream.
     """
 
     lane: Any
     key: Any
     step: int
     cost: Cost
+    rows: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +90,8 @@ class Result:
         tensors["key"] = np.asarray(jax.random.key_data(self.carry.key))
         about = {
             "status": self.status.name, "message": self.message, "step": self.carry.step,
-            "cost": self.carry.cost, "tree": _tree_as_json(jax.tree.map(lambda _: "leaf", self.w)),
+            "cost": self.carry.cost, "rows": self.carry.rows,
+            "tree": _tree_as_json(jax.tree.map(lambda _: "leaf", self.w)),
         }  # fmt: skip
         contiguous = {k: np.array(v, order="C") for k, v in tensors.items()}
         save_file(contiguous, str(path), metadata={"nestax": json.dumps(about)})
@@ -127,6 +130,7 @@ def load(path: str | Path, like: PyTree = None) -> Result:
             jax.random.wrap_key_data(jnp.asarray(tensors["key"])),
             about["step"],
             Cost(*about["cost"]),
+            tuple(about.get("rows", ())),
         ),
     )
 
