@@ -14,10 +14,11 @@ SOURCE = Path(nestax.__file__).parent
 ORDER = [
     "errors", "table", "references", "theory", "trees", "structure", "jacobian", "tracking", "static",
     "checkpoint", "projections",
-    "linear_oracles", "source", "reading", "stream", "level", "balls", "problem", "step", "steps", "estimator", "chain",
+    "linear_oracles", "source", "reading", "stream", "level", "balls", "problem", "step", "steps",
+    "estimator", "chain",
     "matrix_free", "restarting", "convexity", "estimators", "registry", "record", "packing", "cost",
-    "loop", "feeding", "progress", "drive", "figure", "result", "fingerprint", "keeping", "tuning", "minimizing",
-    "staging", "sweeping",
+    "loop", "feeding", "progress", "drive", "figure", "result", "fingerprint", "keeping", "tuning",
+    "minimizing", "staging", "sweeping",
     "comparing", "evaluating", "checking", "constants", "fetching", "losses", "tilting", "portfolio",
     "problems", "rating", "datasets", "testing", "sklearn", "experiments", "report", "cli", "__main__",
 ]  # fmt: skip

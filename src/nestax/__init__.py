@@ -63,8 +63,8 @@ _HOMES = {
     "evaluate": "evaluating", "Level": "level", "draw_batches": "loop", "minimize": "minimizing",
     "Problem": "problem", "Prox": "problem", "COLUMNS": "record", "Result": "result",
     "Status": "result", "load": "result", "Groups": "source", "Population": "source",
-    "Sampler": "source", "Stream": "stream", "grid": "sweeping", "sweep": "sweeping", "regularised": "staging",
-    "solve_stages": "staging", "Stage": "theory", "halving": "theory", "rates": "rating",
+    "Sampler": "source", "Stream": "stream", "grid": "sweeping", "sweep": "sweeping",
+    "regularised": "staging", "solve_stages": "staging", "Stage": "theory", "halving": "theory", "rates": "rating",
     "autotune": "tuning", "estimate_constants": "constants",
 }  # fmt: skip
 

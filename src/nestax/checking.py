@@ -13,9 +13,9 @@ from jaxtyping import Array, PyTree
 
 from nestax import trees
 from nestax.errors import check_count
+from nestax.feeding import with_first_rows
 from nestax.jacobian import pull_through
 from nestax.level import Level
-from nestax.feeding import with_first_rows
 from nestax.loop import draw_batches
 from nestax.problem import Problem
 
@@ -87,7 +87,9 @@ def check(problem: Problem, *, w: PyTree = None, draws: int = 512, seed: int = 0
     draws = check_count("draws", draws)
     key = jax.random.key(seed)
     w = problem.start(key) if w is None else w
-    batches = draw_batches(with_first_rows(problem, draws), ("value",), key, 0, (draws,) * len(problem.levels))
+    batches = draw_batches(
+        with_first_rows(problem, draws), ("value",), key, 0, (draws,) * len(problem.levels)
+    )
     findings, sentences, advice, x = [], [], [], w
     around, before = None, ""
     epsilon = float(jnp.finfo(problem.dtype).eps)

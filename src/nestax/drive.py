@@ -144,10 +144,7 @@ class Compiled:
         if rest:
             yield self.advance(at, 1, rest)
 
-
-    def _fed_chunks(
-        self, feed: Feed, at: At, steps: int, stride: int, ahead: int
-    ) -> Iterator[Chunk]:
+    def _fed_chunks(self, feed: Feed, at: At, steps: int, stride: int, ahead: int) -> Iterator[Chunk]:
         end, strides = at.step + steps, 1
         while at.step < end:
             held = feed.steps_after(at.step)

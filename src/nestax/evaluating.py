@@ -68,7 +68,9 @@ def evaluate(
     drawn = None
     if draws is not None:
         sizes = tuple(check_count("draws", draws) for _ in problem.levels)
-        passes = draw_batches(with_first_rows(problem, draws), ("value",), jax.random.key(seed), 0, sizes)
+        passes = draw_batches(
+            with_first_rows(problem, draws), ("value",), jax.random.key(seed), 0, sizes
+        )
         drawn = [batch["value"] for batch in passes]
     if drawn is None and streams_of(problem):
         value, influences, streamed = _survey(problem, w)

@@ -18,7 +18,7 @@ from jaxtyping import PyTree
 from nestax.errors import ProblemError
 from nestax.loop import Plan
 from nestax.problem import Problem
-from nestax.reading import Read, Reader
+from nestax.reading import Reader
 from nestax.stream import Stream
 
 #: Bytes of rows in one portion, of which there are two; and the most steps that it serves.
@@ -187,17 +187,15 @@ class Feed:
             self.ahead = Ahead(self._read, after)
         return self.now
 
-    def _read(self, first: int) -> list[Read]:
+    def _read(self, first: int) -> list[tuple[PyTree, int, str | None]]:
         """The rows of a portion, in buffers of one shape. Runs in a thread: nothing of JAX in here."""
         steps = self._wanted(first)
         out = []
         for course in self.courses:
-            like = self.streams[course.levels[0]].rows
-            count, room = course.total(first, first + steps - 1), course.most(self.steps)
-            rows, why = course.reader.read(course.row(first), count)
-            fill = lambda x, old, n=room: _filled(x, n, np.dtype(old.dtype))
-            many = len(jax.tree.leaves(rows)[0])
-            out.append((jax.tree.map(fill, rows, like), many, why))
+            into = _space(self.streams[course.levels[0]], course.most(self.steps))
+            count = course.total(first, first + steps - 1)
+            rows, why = course.reader.read(course.row(first), count, into)
+            out.append((into, len(jax.tree.leaves(rows)[0]), why))
         return out
 
     def _wanted(self, first: int) -> int:
@@ -211,7 +209,7 @@ class Feed:
             if fits < steps:
                 steps, why = fits, f"{self._named(course)}: {reason}"
         if first == 0 and steps == 0:
-            raise ProblemError(f"{why} The start takes more rows: lower batch_size or init_batch_size.")
+            raise ProblemError(f"{why} That is not enough to begin with: use smaller batches.")
         for course, (rows, _, _) in zip(self.courses, read, strict=True):
             starts = course.starts(first, self.steps)
             for k, begins in zip(course.levels, starts, strict=True):
@@ -258,7 +256,8 @@ def with_streams(tree: Any, streams: dict[int, Stream]) -> Any:
 
 def with_first_rows(problem: Problem, size: int) -> Problem:
     """The problem with ``size`` draws of step 0 at hand in every stream."""
-    plan = Plan((size,) * len(problem.levels), (size,) * len(problem.levels), 1, (), None, False, "")
+    levels = len(problem.levels)
+    plan = Plan((1,) * levels, (size,) * levels, 1, (), None, False, "")
     feed = make_feed(problem, None, plan, 1, 0)
     return problem if feed is None else with_streams(problem, feed.sources(0))
 
@@ -268,8 +267,8 @@ def with_room(problem: Problem, courses: list[Course]) -> Problem:
     streams, new = streams_of(problem), {}
     for course in courses:
         for k in course.levels:
-            zeros = lambda x, n=course.most(1): np.zeros((n, *x.shape[1:]), x.dtype)
-            new[k] = streams[k].holding(jax.tree.map(zeros, streams[k].rows), 0, np.zeros(1))
+            room = _space(streams[k], course.most(1))
+            new[k] = streams[k].holding(room, 0, np.zeros(1))
     return with_streams(problem, new)
 
 
@@ -293,9 +292,7 @@ def courses_of(
         many = lambda each, levels=levels: [passes[k] * each[k] for k in levels]
         fresh = many((int(refresh),) * len(passes)) if refresh else many(sizes)
         start = fresh if refresh else many(first_sizes)
-        course = Course(
-            streams[levels[0]].reader, levels, Counts(start, many(sizes), fresh), period
-        )
+        course = Course(streams[levels[0]].reader, levels, Counts(start, many(sizes), fresh), period)
         _refuse_few(problem, course)
         courses.append(course)
     _refuse_equal(problem, courses)
@@ -306,8 +303,8 @@ def _refuse_few(problem: Problem, course: Course) -> None:
     size, step = course.reader.size, sum(course.counts.step)
     if size is not None and size < step:
         raise ProblemError(
-            f"level {problem.levels[course.levels[0]].name!r}: its stream has {size:,} rows and one step "
-            f"takes {step:,}: lower batch_size."
+            f"level {problem.levels[course.levels[0]].name!r}: its stream has {size:,} rows and one "
+            f"step takes {step:,}: lower batch_size."
         )
 
 
@@ -328,9 +325,5 @@ def _row_bytes(stream: Stream) -> int:
     return sum(x.dtype.itemsize * x[0].size for x in jax.tree.leaves(stream.rows))
 
 
-def _filled(x: np.ndarray, room: int, dtype: np.dtype) -> PyTree:
-    """Rows in a buffer that may have more room; what is left over belongs to no step."""
-    out = np.empty((room, *x.shape[1:]), dtype)
-    out[: len(x)] = x
-    out[len(x) :] = 0
-    return out
+def _space(stream: Stream, count: int) -> PyTree:
+    return jax.tree.map(lambda x: np.zeros((count, *x.shape[1:]), x.dtype), stream.rows)

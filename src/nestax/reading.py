@@ -43,9 +43,14 @@ class Reader:
     size: int | None = None
     about: str = ""
 
-    def read(self, start: int, count: int) -> Read:
-        """Rows start, …, start + count − 1, finite and all alike; or fewer, and why."""
-        rows, why = self._read(start, count)
+    def read(self, start: int, count: int, into: PyTree = None) -> Read:
+        """Rows start, …, start + count − 1, finite and all alike; or fewer, and why.
+
+        Args:
+            into: arrays whose first rows are to take them, so that they are copied only once.
+        """
+        parts, why = self._read(start, count)
+        rows = _joined(parts, self.one, into)
         bad = _first_bad(rows)
         if bad is None:
             return Read(rows, why)
@@ -55,7 +60,8 @@ class Reader:
             f"row {number:,} holds an entry that is NaN or infinite: remove or fill it.",
         )
 
-    def _read(self, start: int, count: int) -> Read:
+    def _read(self, start: int, count: int) -> tuple[list[PyTree], str | None]:
+        """The same in parts."""
         raise NotImplementedError
 
     def place(self, row: int) -> dict[str, Any]:
@@ -79,7 +85,7 @@ class FromParts(Reader):
         """Rows ``first`` to ``last`` of a part."""
         raise NotImplementedError
 
-    def _read(self, start: int, count: int) -> Read:
+    def _read(self, start: int, count: int) -> tuple[list[PyTree], str | None]:
         assert self.size is not None
         parts, left, why = [], count, None
         while left > 0:
@@ -93,7 +99,7 @@ class FromParts(Reader):
                 why = str(error)
                 break
             left -= last - first
-        return Read(_joined(parts, self.one), why)
+        return parts, why
 
     def _describe(self) -> str:
         assert self.size is not None
@@ -102,7 +108,8 @@ class FromParts(Reader):
         for start in (0, self.size - some):
             for x in jax.tree.leaves(self.read(start, some).rows):
                 digest.update(np.ascontiguousarray(x).data)
-        return f"{self.size:,} rows of {_shapes(self.one)} with SHA-256 {digest.hexdigest()[:16]} at the ends"
+        found = digest.hexdigest()[:16]
+        return f"{self.size:,} rows of {_shapes(self.one)} with SHA-256 {found} at the ends"
 
 
 class Arrays(FromParts):
@@ -154,9 +161,7 @@ class Parquet(FromParts):
             data = self.file.metadata
             sizes = [data.row_group(k).num_rows for k in range(data.num_row_groups)]
         except self.errors as error:
-            raise ProblemError(
-                f"{path} is no Parquet file, or it is damaged: {words(error)}."
-            ) from None
+            raise ProblemError(f"{path} is no Parquet file, or it is damaged: {words(error)}.") from None
         self.columns = list(fields) if columns is None else list(columns)
         unknown = [name for name in self.columns if name not in fields]
         if unknown or not self.columns:
@@ -220,15 +225,19 @@ class Parquet(FromParts):
 
 
 class Item(NamedTuple):
-    """What an iterator has returned once: the number of its first row, its rows, and how many.
+    """What an iterator has returned once: rows ``first`` to ``end``.
 
     state: of the iterator before, where it tells.
     """
 
     first: int
+    end: int
     rows: PyTree
-    count: int
     state: Any
+
+    def cut(self, first: int, end: int) -> PyTree:
+        """Those of its rows that lie between the two."""
+        return jax.tree.map(lambda x: x[max(0, first - self.first) : end - self.first], self.rows)
 
 
 class Items(Reader):
@@ -254,7 +263,7 @@ class Items(Reader):
             digest.update(np.ascontiguousarray(x).data)
         self.about = f"rows of {_shapes(self.one)} that begin with SHA-256 {digest.hexdigest()[:16]}"
 
-    def _read(self, start: int, count: int) -> Read:
+    def _read(self, start: int, count: int) -> tuple[list[PyTree], str | None]:
         with self.lock:
             if start < self.first:
                 raise ProblemError(
@@ -269,19 +278,16 @@ class Items(Reader):
                     self._forget(self.end)
             if self.end < start:
                 raise ProblemError(
-                    f"{self.why} The run had read {start:,} rows: give it the iterator that it began with."
+                    f"{self.why} The run had read {start:,} rows: give it the iterator that it began "
+                    "with."
                 )
-            parts = [
-                jax.tree.map(lambda x, i=item: x[max(0, start - i.first) : start + count - i.first], item.rows)
-                for item in self.kept
-                if item.first < start + count and item.first + item.count > start
-            ]
-            short = self.end < start + count
-            return Read(_joined(parts, self.one), self.why if short else None)
+            there = (i for i in self.kept if i.first < start + count and i.end > start)
+            parts = [i.cut(start, start + count) for i in there]
+            return parts, self.why if self.end < start + count else None
 
     def _forget(self, row: int) -> None:
         """Lets everything before a row go."""
-        while self.kept and self.kept[0].first + self.kept[0].count <= row:
+        while self.kept and self.kept[0].end <= row:
             self.kept.popleft()
         self.first = self.kept[0].first if self.kept else self.end
 
@@ -294,16 +300,18 @@ class Items(Reader):
             self.why = f"the iterator ended after {self.end:,} rows."
             return
         except Exception as error:
-            self.why = f"the iterator failed at row {self.end:,} with {type(error).__name__}: {words(error)}."
+            self.why = (
+                f"the iterator failed at row {self.end:,} with {type(error).__name__}: {words(error)}."
+            )
             return
         try:
             rows = self._as_rows(item)
         except (ProblemError, TypeError, ValueError) as error:
             self.why = f"the iterator gave at row {self.end:,} what is no row: {words(error)}."
             return
-        count = len(jax.tree.leaves(rows)[0])
-        self.kept.append(Item(self.end, rows, count, state))
-        self.end += count
+        end = self.end + len(jax.tree.leaves(rows)[0])
+        self.kept.append(Item(self.end, end, rows, state))
+        self.end = end
 
     def _as_rows(self, item: Any) -> PyTree:
         """An item as rows with a leading axis, compared with the first one."""
@@ -332,8 +340,8 @@ class Items(Reader):
         if not self.has_state:
             return {"row": row}
         with self.lock:
-            there = (item for item in self.kept if item.first + item.count > row)
-            item = next(there, None) or Item(self.end, None, 0, self.items.get_state())  # pyright: ignore[reportAttributeAccessIssue]
+            there = (item for item in self.kept if item.end > row)
+            item = next(there, None) or Item(self.end, self.end, None, self.items.get_state())  # pyright: ignore[reportAttributeAccessIssue]
         state = _as_json(item.state)
         return {"row": row} if state is None else {"row": row, "item": item.first, "state": state}
 
@@ -346,9 +354,8 @@ class Items(Reader):
                 state = bytes.fromhex(state["bytes"]) if "bytes" in state else state["json"]
                 self.items.set_state(state)  # pyright: ignore[reportAttributeAccessIssue]
             except Exception as error:
-                raise ProblemError(
-                    f"the iterator refused the state of the run, with {type(error).__name__}: {words(error)}."
-                ) from None
+                what = f"{type(error).__name__}: {words(error)}"
+                raise ProblemError(f"the iterator refused the state of the run: {what}.") from None
             self.kept.clear()
             self.first = self.end = self.asked = int(place["item"])
             self.why = None
@@ -395,21 +402,27 @@ def _refuse_kinds(one: PyTree) -> None:
         raise ProblemError(f"rows must hold numbers; got {', '.join(other)}.")
 
 
-def _joined(parts: list[PyTree], one: PyTree) -> PyTree:
-    if len(parts) == 1:
+def _joined(parts: list[PyTree], one: PyTree, into: PyTree) -> PyTree:
+    if into is None and len(parts) == 1:
         return parts[0]
-    if not parts:
-        return jax.tree.map(lambda s: np.empty((0, *s.shape), s.dtype), one)
-    return jax.tree.map(lambda *xs: np.concatenate(xs), *parts)
+    many = sum(len(jax.tree.leaves(part)[0]) for part in parts)
+    if into is None:
+        into = jax.tree.map(lambda s: np.empty((many, *s.shape), s.dtype), one)
+    rows = jax.tree.map(lambda x: x[:many], into)
+    if parts:
+        join = lambda out, *xs: np.concatenate(xs, out=out, casting="unsafe")
+        jax.tree.map(join, rows, *parts)
+    return rows
 
 
 def _first_bad(rows: PyTree) -> int | None:
     """The first row with an entry that is not finite."""
     found = []
     for x in jax.tree.leaves(rows):
+        if x.dtype.kind in "biu":
+            continue
         with np.errstate(over="ignore", invalid="ignore"):
-            # A sum that is finite has finite terms, and takes no memory.
-            fine = x.dtype.kind != "f" or np.isfinite(np.sum(x, dtype=np.float64))
+            fine = np.isfinite(np.sum(x))  # then its terms are, and this takes no memory
         if not fine:
             bad = ~np.isfinite(x).reshape(len(x), -1).all(axis=1)
             found += [int(np.argmax(bad))] if bad.any() else []

@@ -187,8 +187,8 @@ def sweep(
     feed = make_feed(problem, estimator, plan, stride, steps)
     if feed is not None and len(seeds) > 1:
         raise SettingError(
-            "a stream hands the same rows to every seed, so that several would tell nothing about chance: "
-            "use seeds=1."
+            "a stream hands the same rows to every seed, so that several would tell nothing about "
+            "chance: use seeds=1."
         )
     compiled = Compiled(Run(problem, built, arrays, keys, jnp.asarray(steps), plan), feed)
     facts = {"run": "sweep", "seeds": [int(s) for s in seeds], "record_every": stride}
