@@ -64,8 +64,8 @@ _HOMES = {
     "Problem": "problem", "Prox": "problem", "COLUMNS": "record", "Result": "result",
     "Status": "result", "load": "result", "Groups": "source", "Population": "source",
     "Sampler": "source", "Stream": "stream", "grid": "sweeping", "sweep": "sweeping",
-    "regularised": "staging", "solve_stages": "staging", "Stage": "theory", "halving": "theory", "rates": "rating",
-    "autotune": "tuning", "estimate_constants": "constants",
+    "regularised": "staging", "solve_stages": "staging", "Stage": "theory", "halving": "theory",
+    "rates": "rating", "autotune": "tuning", "estimate_constants": "constants",
 }  # fmt: skip
 
 

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from nestax.errors import ProblemError
+from nestax.errors import ProblemError, SettingError
 from nestax.loop import Plan
 from nestax.problem import Problem
 from nestax.reading import Reader
@@ -100,14 +100,14 @@ class Ahead:
     def __init__(self, read: Callable[[int], Any], first: int):
         self.read, self.first = read, first
         self.out: Any = None
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         self.thread = threading.Thread(target=self._work, name="nestax-stream", daemon=True)
         self.thread.start()
 
     def _work(self) -> None:
         try:
             self.out = self.read(self.first)
-        except Exception as error:  # raised where it is asked for
+        except BaseException as error:  # raised where it is asked for
             self.error = error
 
     def take(self) -> Any:
@@ -143,14 +143,17 @@ class Feed:
             often = 1 / course.period if course.period else 0.0
             rows = sum(course.counts.step) + often * sum(course.counts.refresh)
             one += rows * _row_bytes(self.streams[course.levels[0]])
-        most = max(1, min(PORTION_STEPS, int(PORTION_BYTES / one), max(self.last, 1)))
+        most = max(1, min(PORTION_STEPS, int(PORTION_BYTES / max(one, 1)), max(self.last, 1)))
         unit = stride if stride <= most else min(block, most)
         return most // unit * unit
 
     # The rows of a run
 
     def begin_after(self, step: int, rows: tuple[int, ...]) -> None:
-        """The run goes on after ``step``, with these rows of its streams."""
+        """The run goes on after ``step`` with these rows of its streams; none means the first."""
+        rows = rows or (0,) * len(self.courses)
+        if len(rows) != len(self.courses):
+            raise SettingError("start= belongs to a run with other streams.")
         for course, row in zip(self.courses, rows, strict=True):
             course.begin, course.base = step, row
 

@@ -139,6 +139,7 @@ def minimize(
     facts = {"run": "minimize", "seed": seed, "output": output, "record_every": stride}
     if start is not None:
         facts |= {"start": [described(x) for x in jax.tree.leaves(start.lane)], "start step": start.step}
+        facts["start rows"] = list(start.rows)
     if output == "random":  # drawn first: the run simply stops there
         facts["steps"] = steps
         steps = int(np.random.default_rng([seed, 0x7A0]).integers(steps))

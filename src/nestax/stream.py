@@ -46,9 +46,9 @@ class Stream(AbstractSource):
         batches: every item of the iterator is a batch of rows, along a leading axis, and not one row.
             Batches may be of any sizes; what a step takes is its batch size.
 
-    rows: what is at hand, in a run the rows of the next steps.
+    rows: what is at hand: the first row, in a run the rows of the next steps.
     first: the step that ``starts`` begins with.
-    starts: where the rows of every step begin.
+    starts: where the rows of every step begin; outside of a run there are none.
     """
 
     rows: PyTree
@@ -62,7 +62,7 @@ class Stream(AbstractSource):
         if why is not None:
             raise ProblemError(why)
         self.rows = jax.tree.map(jnp.asarray, rows)
-        self.first, self.starts = jnp.zeros((), jnp.int32), jnp.zeros(1, jnp.int32)
+        self.first, self.starts = jnp.zeros((), jnp.int32), jnp.zeros(0, jnp.int32)
         self.hidden = Hidden(reader)
 
     @property
@@ -83,11 +83,10 @@ class Stream(AbstractSource):
 
     def draw_pass(self, number: int, key: Array, step: Array, size: int) -> Batch:
         del key
-        held = len(jax.tree.leaves(self.rows)[0])
-        if (number + 1) * size > held:
+        if not self.starts.size:
             raise ProblemError(
-                f"a Stream has {held} rows at hand here, and {(number + 1) * size} are asked for: draws "
-                "from a stream are made by nx.minimize, nx.sweep, nx.check and nx.evaluate."
+                "a Stream has no rows at hand here: draws from it are made by nx.minimize, nx.sweep, "
+                "nx.check and nx.evaluate."
             )
         start = self.starts.at[step - self.first].get(mode="clip") + number * size
         return Batch(jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, start, size), self.rows))

@@ -92,8 +92,8 @@ def autotune(
     check_count("samples", samples)
     if streams_of(problem):
         raise ProblemError(
-            "settings are found on draws that can be repeated, and a Stream has none: give a method with "
-            "its settings, such as nx.SMVR(beta=0.1, lr=0.05), or tune on a part of the rows in memory."
+            "settings are found on draws that can be repeated, and a Stream has none: give a method "
+            "with its settings, such as nx.SMVR(beta=0.1, lr=0.05), or tune on some rows in memory."
         )
     sizes = [level.shape.inputs.size * level.shape.outputs.size for level in problem.levels]
     candidate = Candidate(problem, max(sizes) <= MOST_ENTRIES)
