@@ -286,7 +286,8 @@ def courses_of(
         passes = [len(names) for names in estimator.level_passes(problem)]
         period, refresh = estimator.period, estimator.refresh_batch
     if refresh == "population":
-        next(iter(streams.values())).population()  # refuses
+        for stream in streams.values():
+            stream.population()  # refuses
     by_reader: dict[int, list[int]] = {}
     for k, stream in streams.items():
         by_reader.setdefault(id(stream.reader), []).append(k)

@@ -26,7 +26,7 @@ from nestax.record import FINITE_COLUMNS, choose_columns
 from nestax.registry import find
 from nestax.result import Carry, Result, Status
 from nestax.step import AbstractStep
-from nestax.trees import shapes_of
+from nestax.trees import as_host, shapes_of
 from nestax.tuning import autotune
 
 
@@ -132,18 +132,18 @@ def minimize(
     )  # fmt: skip
     key = jax.random.key(seed) if start is None else start.key
     run = Run(problem, Always(problem, method), (), key, jnp.asarray(begin.step + steps), plan)
-    feed = make_feed(problem, filled, plan, stride, begin.step + steps)
-    if feed is not None and start is not None:
-        feed.begin_after(start.step, start.rows)
-    compiled = Compiled(run, feed)
     facts = {"run": "minimize", "seed": seed, "output": output, "record_every": stride}
-    if start is not None:
+    if start is not None and checkpoint is not None:
         facts |= {"start": [described(x) for x in jax.tree.leaves(start.lane)], "start step": start.step}
         facts["start rows"] = list(start.rows)
     if output == "random":  # drawn first: the run simply stops there
         facts["steps"] = steps
         steps = int(np.random.default_rng([seed, 0x7A0]).integers(steps))
     total = begin.step + steps
+    feed = make_feed(problem, filled, plan, stride, total)
+    if feed is not None and start is not None:
+        feed.begin_after(start.step, start.rows)
+    compiled = Compiled(run, feed)
     monitor = next((c for c in ("exact_value", "value") if c in columns), None)
     rules = Rules(began, seconds, target_gap, patience, monitor, callback)
     with progress_line(total, progress) as show, keeper.at_work():
@@ -228,8 +228,8 @@ def _follow(
                     break
             at = chunk.after
             show(at.step, **book.latest(rules.monitor))
-            if chunk.strides:
-                why = why or rules.between(book.rows[-1])
+            asked = rules.between(book.rows[-1]) if chunk.strides else None
+            why = why or asked
             if why is not None:
                 return at, Status.SUCCESS, why
             why = keeper.visit(at, book.rows) if at.step < total else None
@@ -293,7 +293,7 @@ def _restored(compiled: Compiled, start: Carry) -> Any:
     leaves = jax.tree.leaves(start.lane)
     fits = packing.shape.leaves == shapes_of(leaves).leaves
     if not fits or not all(
-        np.array_equal(leaf, leaves[k], equal_nan=True)
+        np.array_equal(as_host(leaf)[0], as_host(leaves[k])[0], equal_nan=True)
         for leaf, k in zip(leaves, packing.groups)  # noqa: B905
     ):
         raise SettingError(

@@ -13,6 +13,7 @@ from jaxtyping import PyTree
 
 from nestax.cost import Cost
 from nestax.errors import ProblemError
+from nestax.trees import as_host, from_host
 
 
 class Status(enum.Enum):
@@ -83,12 +84,14 @@ class Result:
         """Writes weights, records, status and carry to one safetensors file, without pickle."""
         from safetensors.numpy import save_file
 
-        tensors = {f"records/{k}": v for k, v in self.records.items()}
-        tensors |= {f"w/{k}": np.asarray(x) for k, x in enumerate(jax.tree.leaves(self.w))}
-        lane = jax.tree.leaves(self.carry.lane)
-        tensors |= {f"carry/{k}": np.asarray(x) for k, x in enumerate(lane)}
+        arrays = {f"records/{k}": v for k, v in self.records.items()}
+        arrays |= {f"w/{k}": x for k, x in enumerate(jax.tree.leaves(self.w))}
+        arrays |= {f"carry/{k}": x for k, x in enumerate(jax.tree.leaves(self.carry.lane))}
+        host = {name: as_host(x) for name, x in arrays.items()}
+        tensors = {name: x for name, (x, _) in host.items()}
         tensors["key"] = np.asarray(jax.random.key_data(self.carry.key))
         about = {
+            "kinds": {name: kind for name, (_, kind) in host.items() if kind},
             "status": self.status.name, "message": self.message, "step": self.carry.step,
             "cost": self.carry.cost, "rows": self.carry.rows,
             "tree": _tree_as_json(jax.tree.map(lambda _: "leaf", self.w)),
@@ -106,32 +109,46 @@ def load(path: str | Path, like: PyTree = None) -> Result:
     """
     from safetensors import SafetensorError, safe_open
 
+    damaged = ProblemError(f"{path} is not a result that nestax wrote, or it is damaged.")
     try:
         with safe_open(str(path), framework="numpy") as file:
             about = json.loads((file.metadata() or {})["nestax"])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            kinds = about.get("kinds", {})
+            names = file.keys()
+            tensors = {name: from_host(file.get_tensor(name), kinds.get(name, "")) for name in names}
+        known = like is not None or about["tree"] is not None
     except FileNotFoundError:
         raise ProblemError(f"there is no file {path}.") from None
-    except (SafetensorError, KeyError, ValueError):
-        raise ProblemError(f"{path} is not a result that nestax wrote, or it is damaged.") from None
-    pick = lambda start: [tensors[f"{start}/{k}"] for k in range(_count(tensors, start))]
-    leaves = [jnp.asarray(x) for x in pick("w")]
-    if like is None and about["tree"] is None:
+    except (SafetensorError, OSError, *_MADE_UP):
+        raise damaged from None
+    if not known:
         raise ProblemError("w is made of classes of its own: pass load(path, like=problem.w0).")
+    try:
+        return _result(tensors, about, like)
+    except _MADE_UP:
+        raise damaged from None
+
+
+#: What a file that somebody has made up can lead to.
+_MADE_UP = (KeyError, ValueError, TypeError, AttributeError, IndexError, OverflowError, RecursionError)
+
+
+def _result(tensors: dict[str, Any], about: dict[str, Any], like: PyTree) -> Result:
+    """What ``Result.save`` has taken apart."""
+    pick = lambda start: [jnp.asarray(tensors[f"{start}/{k}"]) for k in range(_count(tensors, start))]
     template = _tree_from_json(about["tree"]) if like is None else like
     records = {k.removeprefix("records/"): v for k, v in tensors.items() if k.startswith("records/")}
+    key = jax.random.wrap_key_data(jnp.asarray(tensors["key"]))
+    cost, rows, step, message = about["cost"], about.get("rows", []), about["step"], about["message"]
+    whole = all(type(number) is int and number >= 0 for number in (step, *cost, *rows))
+    if not whole or not isinstance(message, str) or not all(len(c) for c in records.values()):
+        raise ValueError
     return Result(
-        jax.tree.structure(template).unflatten(leaves),
+        jax.tree.structure(template).unflatten(pick("w")),
         records,
         Status[about["status"]],
-        about["message"],
-        Carry(
-            [jnp.asarray(x) for x in pick("carry")],
-            jax.random.wrap_key_data(jnp.asarray(tensors["key"])),
-            about["step"],
-            Cost(*about["cost"]),
-            tuple(about.get("rows", ())),
-        ),
+        message,
+        Carry(pick("carry"), key, step, Cost(*cost), tuple(rows)),
     )
 
 

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -63,8 +64,8 @@ def assert_equal_runs(one, other):
     ("estimator", "changes"),
     [
         (nx.SMVR(beta=lambda count, horizon: 1 / (1 + count / horizon), radius=3.0), {}),
-        (nx.SnapshotSMVR(period=7), {"output": "average"}),
-        (nx.AdjointSMVR(), {"steps": 57, "patience": 50}),
+        pytest.param(nx.SnapshotSMVR(period=7), {"output": "average"}, marks=pytest.mark.slow),
+        pytest.param(nx.AdjointSMVR(), {"steps": 57, "patience": 50}, marks=pytest.mark.slow),
     ],
     ids=["schedule", "snapshots", "matrix-free"],
 )
@@ -140,7 +141,10 @@ def test_keys_and_short_floats_in_the_carry_go_on(tmp_path):
     short = nx.Problem([level], jnp.asarray(3.0, jnp.bfloat16))
     noisy = optax.chain(optax.add_noise(0.1, 0.5, jax.random.key(1)), optax.sgd(0.1))
     whole = run(short, nx.Plain(), noisy)
-    run(short, nx.Plain(), noisy, checkpoint=tmp_path, callback=stop_at(30))
+    half = run(short, nx.Plain(), noisy, checkpoint=tmp_path, callback=stop_at(30))
+    half.save(tmp_path / "half")
+    rest = run(short, nx.Plain(), noisy, steps=30, start=nx.load(tmp_path / "half").carry)
+    np.testing.assert_array_equal(rest.w, whole.w)
     assert_equal_runs(run(short, nx.Plain(), noisy, checkpoint=tmp_path, resume=True), whole)
 
 
@@ -314,6 +318,14 @@ def test_a_full_disk_ends_the_run_with_a_sentence(problem, tmp_path, monkeypatch
     assert_equal_runs(run(problem, checkpoint=tmp_path, resume=True, steps=200), run(problem, steps=200))
 
 
+def test_a_folder_that_vanishes_ends_the_run_with_a_sentence(problem, tmp_path):
+    gone = lambda record: shutil.rmtree(tmp_path / "run") if record["step"] == 30 else None
+    result = run(problem, checkpoint=tmp_path / "run", checkpoint_every=0, callback=gone)
+    assert (result.status, result.carry.step) == (nx.Status.INTERRUPTED, 30)
+    assert "could not be written: No such file or directory; the last good one is of" in result.message
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_disk_that_is_full_from_the_start_or_at_the_end(problem, tmp_path, monkeypatch):
     def full(self, *args):
         raise FULL
@@ -338,7 +350,7 @@ def test_a_failed_number_is_never_written(tmp_path):
         jnp.asarray(w0),
     )  # fmt: skip
     go = lambda w0=1.0, **rest: run(
-        burst(w0), nx.SMVR(), optax.sgd(-0.1), steps=1000, record_every=40, **rest
+        burst(w0), nx.Plain(), optax.sgd(-0.1), steps=200, record_every=5, **rest
     )
     whole = go()
     assert whole.status is nx.Status.NONFINITE
