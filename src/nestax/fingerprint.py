@@ -125,11 +125,16 @@ def differences(then: dict[str, Any], now: Fingerprint, program: str | None) -> 
         was, new = then.get(name, missing), now.parts.get(name, missing)
         if was == new or name == "program":
             continue
-        words = lambda x: "not there" if x is missing else str(x)[:TOLD_CHARACTERS]
-        told.append(f"{name} was {words(was)} and is {words(new)}")
+        words = lambda x: "not there" if x is missing else shortly(x)
+        told.append(f"{shortly(name)} was {words(was)} and is {words(new)}")
     if not told and then.get("program") != now.parts["program"]:
         told.append(_program_difference(program, now.program))
     return [*told[:TOLD], f"and {len(told) - TOLD} more"] if len(told) > TOLD else told
+
+
+def shortly(x: Any) -> str:
+    """Anything that a file may hold as a few words on one line."""
+    return " ".join(str(x).split())[:TOLD_CHARACTERS]
 
 
 def _program_difference(then: str | None, now: str) -> str:

@@ -21,7 +21,7 @@ from nestax.checkpoint import Checkpoint, Folder
 from nestax.cost import Cost
 from nestax.drive import At, Compiled
 from nestax.errors import ProblemError, SettingError, check_setting
-from nestax.fingerprint import differences, fingerprint
+from nestax.fingerprint import differences, fingerprint, shortly
 from nestax.result import Status
 from nestax.trees import as_host, from_host
 
@@ -158,7 +158,7 @@ class Keeper:
         told = differences(then, self.fingerprint, self._program(then))
         made, now = about.get("made with"), made_with()
         made = made if isinstance(made, dict) else {}
-        changed = [f"{k} {made.get(k)} → {new}" for k, new in now.items() if made.get(k) != new]
+        changed = [f"{k} {shortly(made.get(k))} → {new}" for k, new in now.items() if made.get(k) != new]
         if told:
             versions = f" Versions have changed: {', '.join(changed)}." if changed else ""
             raise SettingError(
@@ -167,8 +167,8 @@ class Keeper:
             )
         if made.get("device") != now["device"]:
             warnings.warn(
-                f"{folder} was begun on {made.get('device')} and goes on on {now['device']}: the last "
-                "digits may differ from those of one run.",
+                f"{folder} was begun on {shortly(made.get('device'))} and goes on on {now['device']}: the "
+                "last digits may differ from those of one run.",
                 stacklevel=4,
             )
 
