@@ -7,6 +7,7 @@ to the loop in portions of any length. No mathematics.
 """
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -21,8 +22,9 @@ from nestax.problem import Problem
 from nestax.reading import Reader
 from nestax.stream import Stream
 
-#: Bytes of rows in one portion, of which there are two; and the most steps that it serves.
-PORTION_BYTES, PORTION_STEPS = 2**25, 2**16
+#: Bytes of rows in one portion, of which there are two; the most steps that it serves; and the seconds
+#: that reading it should take, so that a slow source does not keep the run waiting.
+PORTION_BYTES, PORTION_STEPS, PORTION_SECONDS = 2**25, 2**16, 0.5
 
 
 class Counts(NamedTuple):
@@ -97,8 +99,8 @@ class Portion(NamedTuple):
 class Ahead:
     """A portion that is being read in a thread of its own, which no end of the process waits for."""
 
-    def __init__(self, read: Callable[[int], Any], first: int):
-        self.read, self.first = read, first
+    def __init__(self, read: Callable[[int, int], Any], first: int, steps: int):
+        self.read, self.first, self.steps = read, first, steps
         self.out: Any = None
         self.error: BaseException | None = None
         self.thread = threading.Thread(target=self._work, name="nestax-stream", daemon=True)
@@ -106,7 +108,7 @@ class Ahead:
 
     def _work(self) -> None:
         try:
-            self.out = self.read(self.first)
+            self.out = self.read(self.first, self.steps)
         except BaseException as error:  # raised where it is asked for
             self.error = error
 
@@ -132,12 +134,13 @@ class Feed:
         self.streams = streams_of(problem)
         self.last = last
         self.courses = courses_of(problem, estimator, plan.sizes, plan.first_sizes)
-        self.steps = self._portion_steps(plan.block, stride)
+        self.unit, self.steps = self._portion_steps(plan.block, stride)
+        self.next = self.unit
         self.now: Portion | None = None
         self.ahead: Ahead | None = None
 
-    def _portion_steps(self, block: int, stride: int) -> int:
-        """As many steps as fit, whole strides or else whole blocks."""
+    def _portion_steps(self, block: int, stride: int) -> tuple[int, int]:
+        """The least and the most steps of a portion: whole strides, or else whole blocks."""
         one = 0.0
         for course in self.courses:
             often = 1 / course.period if course.period else 0.0
@@ -145,7 +148,7 @@ class Feed:
             one += rows * _row_bytes(self.streams[course.levels[0]])
         most = max(1, min(PORTION_STEPS, int(PORTION_BYTES / max(one, 1)), max(self.last, 1)))
         unit = stride if stride <= most else min(block, most)
-        return most // unit * unit
+        return unit, most // unit * unit
 
     # The rows of a run
 
@@ -183,30 +186,33 @@ class Feed:
             return now
         # Reading goes on where the last portion ended, unless a run begins anew or goes back.
         ahead, self.ahead = self.ahead, None
-        rows = ahead.take() if ahead is not None and ahead.first == step else self._read(step)
-        self.now = self._handed(step, rows)
+        if ahead is None or ahead.first != step:
+            ahead = Ahead(self._read, step, self._wanted(step))
+        self.now = self._handed(step, ahead.steps, ahead.take())
         after = step + self.now.steps
         if self.now.why is None and after <= self.last:
-            self.ahead = Ahead(self._read, after)
+            self.ahead = Ahead(self._read, after, self._wanted(after))
         return self.now
 
-    def _read(self, first: int) -> list[tuple[PyTree, int, str | None]]:
+    def _read(self, first: int, steps: int) -> list[tuple[PyTree, int, str | None]]:
         """The rows of a portion, in buffers of one shape. Runs in a thread: nothing of JAX in here."""
-        steps = self._wanted(first)
-        out = []
+        out, begin = [], time.perf_counter()
         for course in self.courses:
             into = _space(self.streams[course.levels[0]], course.most(self.steps))
             count = course.total(first, first + steps - 1)
             rows, why = course.reader.read(course.row(first), count, into)
             out.append((into, len(jax.tree.leaves(rows)[0]), why))
+        each = (time.perf_counter() - begin) / steps
+        more = min(4 * self.next, self.steps, int(PORTION_SECONDS / max(each, 1e-9)))
+        self.next = max(self.unit, more // self.unit * self.unit)
         return out
 
     def _wanted(self, first: int) -> int:
         """How many steps a portion serves: the start is one of its own."""
-        return 1 if first == 0 else max(1, min(self.steps, self.last - first + 1))
+        return 1 if first == 0 else max(1, min(self.next, self.last - first + 1))
 
-    def _handed(self, first: int, read: list[Any]) -> Portion:
-        steps, why, sources = self._wanted(first), None, {}
+    def _handed(self, first: int, steps: int, read: list[Any]) -> Portion:
+        why, sources = None, {}
         for course, (_, many, reason) in zip(self.courses, read, strict=True):
             fits = course.fitting(first, steps, many)
             if fits < steps:

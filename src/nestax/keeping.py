@@ -167,8 +167,8 @@ class Keeper:
             )
         if made.get("device") != now["device"]:
             warnings.warn(
-                f"{folder} was begun on {shortly(made.get('device'))} and goes on on {now['device']}: the "
-                "last digits may differ from those of one run.",
+                f"{folder} was begun on {shortly(made.get('device'))} and goes on on {now['device']}: "
+                "the last digits may differ from those of one run.",
                 stacklevel=4,
             )
 

@@ -155,6 +155,8 @@ class Parquet(FromParts):
         )  # fmt: skip
         if not self.path.is_file():
             raise ProblemError(f"there is no file {path}.")
+        if self.path.suffix == ".npy":
+            raise ProblemError(f"{path} is an array: pass np.load({str(path)!r}, mmap_mode='r').")
         try:
             self.file = pyarrow.parquet.ParquetFile(self.path)
             fields = {field.name: field.type for field in self.file.schema_arrow}

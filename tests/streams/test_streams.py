@@ -380,6 +380,22 @@ def test_the_next_rows_are_read_in_a_thread_and_not_too_far_ahead():
     assert len(read) == result.carry.rows[0]  # nothing that the run has no use for
 
 
+def test_a_slow_source_is_handed_over_in_small_portions(monkeypatch):
+    """What has come is computed with, long before a whole portion is there."""
+    monkeypatch.setattr(feeding, "PORTION_STEPS", 10_000)
+    whole = run(nx.Stream(ROWS))
+    monkeypatch.setattr(feeding, "PORTION_SECONDS", 0.0)  # every source is slow
+    read, seen = [], []
+
+    def rows():
+        for row in cycled():
+            read.append(row)
+            yield row
+
+    same(run(nx.Stream(rows()), callback=lambda record: seen.append(len(read))), whole)
+    assert seen[0] <= FIRST + BATCH * 5 * 2  # the stride that is done, and the next one
+
+
 def test_a_thread_that_fails_says_so_where_its_rows_are_asked_for(monkeypatch):
     stream = nx.Stream(ROWS)
     usual = stream.reader._part
@@ -487,6 +503,8 @@ def test_parquet_files_that_do_not_hold_numbers(place, tmp_path):
         nx.Stream(write(tmp_path / "a", a=[1.0, 2.0, 3.0], b=[1.0, None, 2.0]))
     with refused("data is empty"):
         nx.Stream(write(tmp_path / "b", a=pa.array([], pa.float64())))
+    with refused("is an array: pass np.load"):
+        nx.Stream(place / "rows.npy")
     (tmp_path / "c").write_bytes(b"PAR1 and nothing more PAR1")
     with refused("is no Parquet file, or it is damaged"):
         nx.Stream(tmp_path / "c")
