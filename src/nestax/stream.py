@@ -72,11 +72,18 @@ class Stream(AbstractSource):
     def holding(self, rows: PyTree, first: int, starts: np.ndarray) -> "Stream":
         """This stream with other rows at hand."""
         new = (
-            jax.tree.map(lambda x, old: jnp.asarray(x, old.dtype), rows, self.rows),
+            self._like(rows),
             jnp.asarray(first, jnp.int32),
             jnp.asarray(starts, jnp.int32),
         )
         return eqx.tree_at(lambda s: (s.rows, s.first, s.starts), self, new)
+
+    def head(self, count: int) -> Batch:
+        """The first rows, at most so many, to look at before a run."""
+        return Batch(self._like(self.reader.read(0, count).rows))
+
+    def _like(self, rows: PyTree) -> PyTree:
+        return jax.tree.map(lambda x, old: jnp.asarray(x, old.dtype), rows, self.rows)
 
     def draw(self, key: Array, step: Array, size: int) -> Batch:
         return self.draw_pass(0, key, step, size)

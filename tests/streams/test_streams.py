@@ -440,6 +440,9 @@ def test_a_stream_can_be_checked(place):
     report = nx.check(problem(MAKERS["rows"](place)), draws=50)
     assert report.ok
     assert report.levels[0].jac_noise > 0
+    # SSD looks at its levels before it begins.
+    result = nx.minimize(problem(MAKERS["rows"](place)), nx.SSD(), steps=3, batch_size=2)
+    assert result.carry.step == 3
 
 
 REFUSED = {
