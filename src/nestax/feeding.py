@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
@@ -24,7 +25,7 @@ from nestax.stream import Stream
 
 #: Bytes of rows in one portion, of which there are two; the most steps that it serves; and the seconds
 #: that reading it should take, so that a slow source does not keep the run waiting.
-PORTION_BYTES, PORTION_STEPS, PORTION_SECONDS = 2**25, 2**16, 0.5
+PORTION_BYTES, PORTION_STEPS, PORTION_SECONDS = 2**26, 2**16, 0.5
 
 
 class Counts(NamedTuple):
@@ -136,6 +137,10 @@ class Feed:
         self.courses = courses_of(problem, estimator, plan.sizes, plan.first_sizes)
         self.unit, self.steps = self._portion_steps(plan.block, stride)
         self.next = self.unit
+        # Where rows are read into, again and again: new memory in every thread would add up.
+        self.space = [
+            _space(self.streams[course.levels[0]], course.most(self.steps)) for course in self.courses
+        ]
         self.now: Portion | None = None
         self.ahead: Ahead | None = None
 
@@ -187,6 +192,8 @@ class Feed:
         # Reading goes on where the last portion ended, unless a run begins anew or goes back.
         ahead, self.ahead = self.ahead, None
         if ahead is None or ahead.first != step:
+            if ahead is not None:
+                ahead.thread.join()
             ahead = Ahead(self._read, step, self._wanted(step))
         self.now = self._handed(step, ahead.steps, ahead.take())
         after = step + self.now.steps
@@ -197,8 +204,7 @@ class Feed:
     def _read(self, first: int, steps: int) -> list[tuple[PyTree, int, str | None]]:
         """The rows of a portion, in buffers of one shape. Runs in a thread: nothing of JAX in here."""
         out, begin = [], time.perf_counter()
-        for course in self.courses:
-            into = _space(self.streams[course.levels[0]], course.most(self.steps))
+        for course, into in zip(self.courses, self.space, strict=True):
             count = course.total(first, first + steps - 1)
             rows, why = course.reader.read(course.row(first), count, into)
             out.append((into, len(jax.tree.leaves(rows)[0]), why))
@@ -220,6 +226,9 @@ class Feed:
         if first == 0 and steps == 0:
             raise ProblemError(f"{why} That is not enough to begin with: use smaller batches.")
         for course, (rows, _, _) in zip(self.courses, read, strict=True):
+            # One copy for all levels that share it, complete before other rows are read into its place.
+            copied = jax.tree.map(lambda x: jnp.array(x, copy=True), rows)
+            rows = jax.block_until_ready(copied)
             starts = course.starts(first, self.steps)
             for k, begins in zip(course.levels, starts, strict=True):
                 sources[k] = self.streams[k].holding(rows, first, begins)
