@@ -66,8 +66,8 @@ class Compiled:
         self.static = Static(static)
 
     def start(self) -> At:
-        arrays = self._arrays(0)
-        return At(self.run.packing.unpack(_program(loop.start, self.static)(arrays)), 0)
+        packed = _program(loop.start, self.static)(self._arrays(0))
+        return At(self.run.packing.unpack(jax.block_until_ready(packed)), 0)
 
     def observe(self, carry: Any) -> dict[str, np.ndarray]:
         record = _program(loop.observe, self.static)(self.arrays, self._packed(carry))

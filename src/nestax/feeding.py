@@ -6,6 +6,7 @@ theirs one after another. So the rows of a step depend on its number alone, and 
 to the loop in portions of any length. No mathematics.
 """
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -13,7 +14,6 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
@@ -26,6 +26,9 @@ from nestax.stream import Stream
 #: Bytes of rows in one portion, of which there are two; the most steps that it serves; and the seconds
 #: that reading it should take, so that a slow source does not keep the run waiting.
 PORTION_BYTES, PORTION_STEPS, PORTION_SECONDS = 2**26, 2**16, 0.5
+
+#: Bytes at whose multiples arrays of a CPU begin.
+ALIGNED = 64
 
 
 class Counts(NamedTuple):
@@ -137,9 +140,11 @@ class Feed:
         self.courses = courses_of(problem, estimator, plan.sizes, plan.first_sizes)
         self.unit, self.steps = self._portion_steps(plan.block, stride)
         self.next = self.unit
-        # Where rows are read into, again and again: new memory in every thread would add up.
-        self.space = [
-            _space(self.streams[course.levels[0]], course.most(self.steps)) for course in self.courses
+        # Two places that rows are read into by turns. While a portion is computed with, only the other
+        # place is written to: a chunk is complete before the portion after it is asked for.
+        self.spaces = [
+            [_space(self.streams[course.levels[0]], course.most(self.steps)) for course in self.courses]
+            for _ in range(2)
         ]
         self.now: Portion | None = None
         self.ahead: Ahead | None = None
@@ -204,7 +209,8 @@ class Feed:
     def _read(self, first: int, steps: int) -> list[tuple[PyTree, int, str | None]]:
         """The rows of a portion, in buffers of one shape. Runs in a thread: nothing of JAX in here."""
         out, begin = [], time.perf_counter()
-        for course, into in zip(self.courses, self.space, strict=True):
+        self.spaces.reverse()
+        for course, into in zip(self.courses, self.spaces[0], strict=True):
             count = course.total(first, first + steps - 1)
             rows, why = course.reader.read(course.row(first), count, into)
             out.append((into, len(jax.tree.leaves(rows)[0]), why))
@@ -226,9 +232,8 @@ class Feed:
         if first == 0 and steps == 0:
             raise ProblemError(f"{why} That is not enough to begin with: use smaller batches.")
         for course, (rows, _, _) in zip(self.courses, read, strict=True):
-            # One copy for all levels that share it, complete before other rows are read into its place.
-            copied = jax.tree.map(lambda x: jnp.array(x, copy=True), rows)
-            rows = jax.block_until_ready(copied)
+            # One array for all levels that share it. On a CPU it may be the very memory of the rows.
+            rows = jax.block_until_ready(jax.device_put(rows))
             starts = course.starts(first, self.steps)
             for k, begins in zip(course.levels, starts, strict=True):
                 sources[k] = self.streams[k].holding(rows, first, begins)
@@ -345,4 +350,13 @@ def _row_bytes(stream: Stream) -> int:
 
 
 def _space(stream: Stream, count: int) -> PyTree:
-    return jax.tree.map(lambda x: np.zeros((count, *x.shape[1:]), x.dtype), stream.rows)
+    """Room for rows that begins where a CPU can compute with it as it is."""
+
+    def one(x: Any) -> np.ndarray:
+        shape, dtype = (count, *x.shape[1:]), np.dtype(x.dtype)
+        size = math.prod(shape) * dtype.itemsize
+        raw = np.zeros(size + ALIGNED, np.uint8)
+        first = -raw.ctypes.data % ALIGNED
+        return raw[first : first + size].view(dtype).reshape(shape)
+
+    return jax.tree.map(one, stream.rows)
