@@ -4,12 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test test-slow test-kills test-typed lint types bench bench-torch portfolio-table rates autotune-table clean
+.PHONY: help demo test test-slow test-kills fuzz test-typed lint types bench bench-torch portfolio-table rates autotune-table clean
 help:
 	@echo "make demo        solve a portfolio on made-up returns; leaves demo/report.html"
 	@echo "make test        all tests but the slow ones"
 	@echo "make test-slow   the slow ones"
 	@echo "make test-kills  the slow ones about checkpoints: killed processes, random chains"
+	@echo "make fuzz        100,000 damaged files, for everything that reads files"
 	@echo "make test-typed  the tests of the mathematics, with annotations checked at run time"
 	@echo "make lint types  style, format and types"
 	@echo "make portfolio-table   every method on real portfolios (NESTAX_DATA), into docs/comparison.md"
@@ -34,6 +35,9 @@ test-slow: $(READY)
 
 test-kills: $(READY)
 	$(BIN)/python -m pytest tests/checkpoints/test_kills.py tests/checkpoints/test_properties.py
+
+fuzz: $(READY)
+	$(BIN)/python tests/fuzz/fuzzing.py 100000
 
 # The annotations, checked while the tests of the mathematics run.
 test-typed: $(READY)

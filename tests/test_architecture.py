@@ -13,13 +13,14 @@ SOURCE = Path(nestax.__file__).parent
 #: A module may import only modules that stand before it.
 ORDER = [
     "errors", "table", "references", "theory", "trees", "structure", "jacobian", "tracking", "static",
-    "checkpoint", "projections", "linear_oracles", "source", "blocks", "level", "balls", "problem",
-    "step", "steps", "estimator", "chain", "per_block", "matrix_free", "restarting", "convexity",
-    "estimators", "registry", "record", "packing", "cost", "loop", "progress", "drive", "figure",
-    "result", "fingerprint", "keeping", "tuning", "minimizing", "staging", "sweeping", "comparing",
-    "evaluating", "checking", "constants", "fetching", "cells", "losses", "tilting", "portfolio",
-    "networks", "tasks", "problems", "rating", "datasets", "testing", "windows", "sklearn",
-    "contending", "experiments", "report", "cli", "__main__",
+    "checkpoint", "projections", "linear_oracles", "source", "reading", "stream", "blocks", "level",
+    "balls", "problem", "step", "steps", "estimator", "chain", "per_block", "matrix_free",
+    "restarting", "convexity", "estimators", "registry", "record", "packing", "cost", "loop",
+    "feeding", "progress", "drive", "figure", "result", "fingerprint", "keeping", "tuning",
+    "minimizing", "staging", "sweeping", "comparing", "evaluating", "checking", "constants",
+    "fetching", "cells", "losses", "tilting", "portfolio", "networks", "tasks", "problems", "rating",
+    "datasets", "testing", "windows", "sklearn", "contending", "experiments", "report", "cli",
+    "__main__",
 ]  # fmt: skip
 FILES = sorted(SOURCE.rglob("*.py"))
 

@@ -195,9 +195,9 @@ def test_a_sampler_has_no_exact_record():
     assert set(nx.minimize(sampled(), nx.SMVR(0.1), optax.sgd(0.1), steps=2).records) == {
         "step", "samples", "value_calls", "derivative_calls", "value",
     }  # fmt: skip
-    with pytest.raises(nx.SettingError, match=r"exact_value needs the population.*Sampler has none"):
+    with pytest.raises(nx.SettingError, match=r"exact_value needs the population.* a Stream has none"):
         nx.minimize(sampled(), nx.SMVR(), optax.sgd(0.1), steps=2, record=["exact_value"])
-    with pytest.raises(nx.ProblemError, match="a Sampler does not have: use SMVR"):
+    with pytest.raises(nx.ProblemError, match="a Sampler or a Stream does not have: use SMVR"):
         nx.minimize(sampled(), nx.SnapshotSMVR(), optax.sgd(0.1), steps=2)
     with pytest.raises(nx.ProblemError, match="a Sampler has no population"):
         sampled().value(jnp.asarray(1.0))

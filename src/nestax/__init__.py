@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from nestax.source import Sampler as Sampler
     from nestax.staging import regularised as regularised
     from nestax.staging import solve_stages as solve_stages
+    from nestax.stream import Stream as Stream
     from nestax.sweeping import grid as grid
     from nestax.sweeping import sweep as sweep
     from nestax.tasks import Tasks as Tasks
@@ -67,10 +68,10 @@ _HOMES = {
     "evaluate": "evaluating", "Level": "level", "draw_batches": "loop", "minimize": "minimizing",
     "Problem": "problem", "Prox": "problem", "COLUMNS": "record", "Result": "result",
     "Status": "result", "load": "result", "Groups": "source", "Population": "source",
-    "Sampler": "source", "grid": "sweeping", "sweep": "sweeping", "regularised": "staging",
-    "solve_stages": "staging", "Stage": "theory", "halving": "theory", "rates": "rating",
-    "Blocks": "blocks", "Tasks": "tasks", "PerBlock": "per_block", "autotune": "tuning",
-    "estimate_constants": "constants",
+    "Sampler": "source", "Stream": "stream", "grid": "sweeping", "sweep": "sweeping",
+    "regularised": "staging", "solve_stages": "staging", "Stage": "theory", "halving": "theory",
+    "rates": "rating", "Blocks": "blocks", "Tasks": "tasks", "PerBlock": "per_block",
+    "autotune": "tuning", "estimate_constants": "constants",
 }  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from jaxtyping import Array, PyTree
 
 from nestax import trees
 from nestax.errors import check_count
+from nestax.feeding import with_first_rows
 from nestax.jacobian import pull_through
 from nestax.level import Level
 from nestax.loop import draw_batches
@@ -92,7 +93,9 @@ def check(problem: Problem, *, w: PyTree = None, draws: int = 512, seed: int = 0
     key = jax.random.key(seed)
     w = problem.start(key) if w is None else w
     whole, (problem, advice) = problem, _seen(problem, draws)
-    batches = draw_batches(problem, ("value",), key, 0, (draws,) * len(problem.levels))
+    batches = draw_batches(
+        with_first_rows(problem, draws), ("value",), key, 0, (draws,) * len(problem.levels)
+    )
     findings, sentences, x = [], [], w
     around, before = None, ""
     epsilon = float(jnp.finfo(problem.dtype).eps)

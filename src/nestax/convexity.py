@@ -9,6 +9,7 @@ from jax.flatten_util import ravel_pytree
 
 from nestax.errors import ProblemError, is_traced
 from nestax.problem import Problem
+from nestax.stream import Stream
 
 #: Points at which every level is looked at, and draws where there is no population to average over.
 POINTS, DRAWS = 8, 256
@@ -62,6 +63,8 @@ def _at_points(level: Any, inputs: list[Any]) -> tuple[np.ndarray, np.ndarray]:
         batch = None
     elif source.size:
         batch = source.population()
+    elif isinstance(source, Stream):
+        batch = source.head(DRAWS)
     else:
         batch = source.draw(jax.random.key(0), jnp.asarray(0), DRAWS)
     structs = level.shape.inputs.structs()

@@ -17,6 +17,7 @@ import numpy as np
 from nestax import loop
 from nestax.errors import SettingError, check_count
 from nestax.estimator import AbstractEstimator
+from nestax.feeding import Feed, courses_of, with_room, with_streams
 from nestax.loop import CAPACITY, Plan, Run
 from nestax.packing import Packing
 from nestax.problem import Problem
@@ -41,7 +42,11 @@ class At(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Some whole strides of a run: where they began, where they ended, one record each."""
+    """Some whole strides of a run: where they began, where they ended, one record each.
+
+    A part of a stride has no record to keep: its ``strides`` is 0, and the one in ``records`` only tells
+    whether all is finite.
+    """
 
     before: At
     after: At
@@ -57,11 +62,15 @@ class Compiled:
 
     Args:
         run: the run.
+        feed: hands over the rows of streams, where a level draws from one.
         copies: 2 keeps the carry that a chunk begins with, so that it can be repeated, unless memory
             is short; 1 lets a chunk overwrite it where it is large.
     """
 
-    def __init__(self, run: Run, copies: int = 2):
+    def __init__(self, run: Run, feed: Feed | None = None, copies: int = 2):
+        self.feed = feed
+        if feed is not None:
+            run = dataclasses.replace(run, problem=with_room(run.problem, feed.courses))
         arrays, static = eqx.partition(run, eqx.is_array)
         self.run = dataclasses.replace(run, packing=_packing(Static(static), arrays))
         self.arrays, static = eqx.partition(self.run, eqx.is_array)
@@ -89,7 +98,8 @@ class Compiled:
         return copies == 1 or 2 * size > free
 
     def start(self) -> At:
-        return At(self.run.packing.unpack(_program(loop.start, self.static)(self.arrays)), 0)
+        packed = _program(loop.start, self.static)(self._arrays(0))
+        return At(self.run.packing.unpack(jax.block_until_ready(packed)), 0)
 
     def observe(self, carry: Any) -> dict[str, np.ndarray]:
         record = _program(loop.observe, self.static)(self.arrays, self._packed(carry))
@@ -99,11 +109,19 @@ class Compiled:
         leaves = jax.tree.leaves(carry)
         return [leaves[k] for k in self.run.packing.firsts]
 
+    def _arrays(self, step: int) -> Any:
+        """What is passed to the program, with the rows of ``step`` and of those after it."""
+        if self.feed is None:
+            return self.arrays
+        problem = with_streams(self.arrays.problem, self.feed.sources(step))
+        return eqx.tree_at(lambda run: run.problem, self.arrays, problem)
+
     def advance(self, at: At, strides: int, length: int) -> Chunk:
         """``strides`` times ``length`` steps and a record."""
         step = jnp.asarray(at.step, jnp.int32)
+        arrays = self._arrays(at.step + 1)
         advance = _program(loop.advance, self.static, self.donates)
-        packed, _, records = advance(self.arrays, self._packed(at.carry), step, strides, length)
+        packed, _, records = advance(arrays, self._packed(at.carry), step, strides, length)
         carry = self.run.packing.unpack(packed)
         rows = {name: np.asarray(column)[:strides] for name, column in records.items()}
         after = At(carry, at.step + strides * length)
@@ -136,8 +154,12 @@ class Compiled:
     def chunks(self, at: At, steps: int, stride: int, ahead: int = 0) -> Iterator[Chunk]:
         """``steps`` steps from ``at``, a record every ``stride``; a shorter last stride if need be.
 
-        The first stride is shorter if the run is ``ahead`` of its last record.
+        The first stride is shorter if the run is ``ahead`` of its last record. Where rows are fed, no
+        chunk is longer than what is at hand, and the chunks end where the rows do.
         """
+        if self.feed is not None:
+            yield from self._fed_chunks(self.feed, at, steps, stride, ahead)
+            return
         if ahead and steps:
             chunk = self.advance(at, 1, min(stride - ahead, steps))
             yield chunk
@@ -154,6 +176,29 @@ class Compiled:
             strides = max(1, min(4 * strides, int(CHUNK_SECONDS / max(took / strides, 1e-9))))
         if rest:
             yield self.advance(at, 1, rest)
+
+    def _fed_chunks(self, feed: Feed, at: At, steps: int, stride: int, ahead: int) -> Iterator[Chunk]:
+        end, strides = at.step + steps, 1
+        while at.step < end:
+            held = feed.steps_after(at.step)
+            if held == 0:
+                if ahead:  # a record of what was done
+                    yield self.advance(at, 1, 0)
+                return
+            to_record = min(stride - ahead, end - at.step)
+            if held < to_record:
+                chunk = self.advance(at, 1, held)._replace(strides=0)
+            elif to_record < stride:
+                chunk = self.advance(at, 1, to_record)
+            else:
+                strides = min(strides, held // stride, (end - at.step) // stride, CAPACITY)
+                begin = time.perf_counter()
+                chunk = self.advance(at, strides, stride)
+                took = time.perf_counter() - begin
+                strides = max(1, min(4 * strides, int(CHUNK_SECONDS / max(took / strides, 1e-9))))
+            yield chunk
+            at = chunk.after
+            ahead = 0 if chunk.strides else ahead + chunk.length
 
 
 def free_memory() -> tuple[float, str]:
@@ -220,6 +265,7 @@ def make_plan(
         first = tuple((10 if problem.blocks is None else 1) * size for size in sizes)
     else:
         first = level_sizes(problem, "init_batch_size", init_batch_size)
+    problem = with_room(problem, courses_of(problem, estimator, sizes, first))
     platform = jax.default_backend()
     one = jax.eval_shape(lambda: loop.draw_batches(problem, estimator, jax.random.key(0), 0, sizes))
     per_step = max(1, seeds) * sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(one))

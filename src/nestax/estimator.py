@@ -160,7 +160,7 @@ class AbstractEstimator(eqx.Module):
                 f"needs a deterministic outermost level and {problem.levels[-1].name!r} draws from data"
             )
         elif about.finite and not problem.finite:
-            what = "averages over the population, which a Sampler does not have"
+            what = "averages over the population, which a Sampler or a Stream does not have"
             instead = about.sampled
         if what is not None:
             raise ProblemError(f"{name} {what}: use {instead} instead.")

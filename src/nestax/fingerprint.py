@@ -19,6 +19,7 @@ from nestax import loop
 from nestax.drive import Compiled
 from nestax.loop import Run
 from nestax.static import Static
+from nestax.stream import Stream
 from nestax.trees import Shapes, as_host, shapes_of
 
 #: Arrays of up to so many entries are written out, larger ones hashed.
@@ -52,8 +53,13 @@ def fingerprint(compiled: Compiled, steps: int, facts: dict[str, Any]) -> Finger
         if not level.deterministic:
             parts[f"batch_size of level {level.name!r}"] = size
             parts[f"init_batch_size of level {level.name!r}"] = first
+        if isinstance(level.source, Stream):
+            parts[f"stream of level {level.name!r}"] = level.source.reader.about
     parts["columns"] = list(run.plan.columns)
-    for name, words in _arrays(arrays).items():
+    # The rows that a stream happens to have at hand say nothing.
+    is_stream = lambda x: isinstance(x, Stream)
+    lasting = jax.tree.map(lambda x: None if is_stream(x) else x, arrays, is_leaf=is_stream)
+    for name, words in _arrays(lasting).items():
         parts[_plainly(name, run)] = words
     parts["program"] = hashlib.sha256(text.encode()).hexdigest()
     return Fingerprint(parts, text)
@@ -119,11 +125,16 @@ def differences(then: dict[str, Any], now: Fingerprint, program: str | None) -> 
         was, new = then.get(name, missing), now.parts.get(name, missing)
         if was == new or name == "program":
             continue
-        words = lambda x: "not there" if x is missing else str(x)[:TOLD_CHARACTERS]
-        told.append(f"{name} was {words(was)} and is {words(new)}")
+        words = lambda x: "not there" if x is missing else shortly(x)
+        told.append(f"{shortly(name)} was {words(was)} and is {words(new)}")
     if not told and then.get("program") != now.parts["program"]:
         told.append(_program_difference(program, now.program))
     return [*told[:TOLD], f"and {len(told) - TOLD} more"] if len(told) > TOLD else told
+
+
+def shortly(x: Any) -> str:
+    """Anything that a file may hold as a few words on one line."""
+    return " ".join(str(x).split())[:TOLD_CHARACTERS]
 
 
 def _program_difference(then: str | None, now: str) -> str:

@@ -20,8 +20,8 @@ from nestax import __version__
 from nestax.checkpoint import Checkpoint, Folder
 from nestax.cost import Cost
 from nestax.drive import At, Compiled
-from nestax.errors import SettingError, check_setting
-from nestax.fingerprint import differences, fingerprint
+from nestax.errors import ProblemError, SettingError, check_setting
+from nestax.fingerprint import differences, fingerprint, shortly
 from nestax.result import Status
 from nestax.trees import as_host, from_host
 
@@ -158,7 +158,7 @@ class Keeper:
         told = differences(then, self.fingerprint, self._program(then))
         made, now = about.get("made with"), made_with()
         made = made if isinstance(made, dict) else {}
-        changed = [f"{k} {made.get(k)} → {new}" for k, new in now.items() if made.get(k) != new]
+        changed = [f"{k} {shortly(made.get(k))} → {new}" for k, new in now.items() if made.get(k) != new]
         if told:
             versions = f" Versions have changed: {', '.join(changed)}." if changed else ""
             raise SettingError(
@@ -167,8 +167,8 @@ class Keeper:
             )
         if made.get("device") != now["device"]:
             warnings.warn(
-                f"{folder} was begun on {made.get('device')} and goes on on {now['device']}: the last "
-                "digits may differ from those of one run.",
+                f"{folder} was begun on {shortly(made.get('device'))} and goes on on {now['device']}: "
+                "the last digits may differ from those of one run.",
                 stacklevel=4,
             )
 
@@ -195,6 +195,10 @@ class Keeper:
                 At(self.compiled.given(arrays), step), rows,
                 None if status is None else Status[status], about["message"], flagged,
             )  # fmt: skip
+            if fits and self.compiled.feed is not None:
+                self.compiled.feed.go_to(step, about["stream"])
+        except ProblemError:  # what a stream says of its place
+            raise
         except (KeyError, IndexError, TypeError, ValueError, AttributeError):
             fits, saved = False, None
         if not fits or saved is None:
@@ -231,13 +235,14 @@ class Keeper:
         """Writes everything down; a sentence if that was not possible."""
         assert self.folder is not None
         arrays = self.compiled.taken(at.carry) | {"key": self.compiled.run.key}
+        feed = self.compiled.feed
         host = {name: as_host(x) for name, x in arrays.items()}
         columns = {name: as_host(column) for name, column in as_columns(rows[-1:]).items()}
         about = {
             "format": FORMAT, "step": at.step, "status": status and status.name, "message": message,
             "kinds": {name: kind for name, (_, kind) in host.items() if kind},
             "columns": {name: kind for name, (_, kind) in columns.items()},
-            "stream": None,  # the place of a source that is read from the host
+            "stream": feed and feed.place(at.step),
             "fingerprint": self.fingerprint.parts, "made with": made_with(),
         }  # fmt: skip
         tensors = {name: x for name, (x, _) in host.items()} | flags

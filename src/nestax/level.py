@@ -26,8 +26,8 @@ class Level(eqx.Module):
     Args:
         fn: ``fn(x, draw, *args)`` for ONE draw; the library averages over a batch. Without data:
             ``fn(x, *args)``, evaluated exactly, at no sample.
-        data: rows with a common leading axis, a ``Population``, ``Sampler`` or ``Groups``; None
-            for a deterministic level.
+        data: rows with a common leading axis, a ``Population``, ``Sampler``, ``Groups`` or
+            ``Stream``; None for a deterministic level.
         project: projection onto a closed convex set that is known to hold every value of f, for
             example v ↦ max(v, 0) for a variance. Trackers can leave that set, f cannot, and the
             projection costs nothing in the theory.

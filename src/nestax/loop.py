@@ -66,6 +66,7 @@ class Plan(NamedTuple):
 class Run(eqx.Module):
     """A problem and how to run it: one lane, or a grid of settings × seeds.
 
+    problem: what every lane draws from.
     build: setting ↦ (problem, Method); called while tracing, so every number in it may be traced.
     settings: argument of ``build``, with a leading axis in a grid.
     key: one key, or one per seed in a grid.
@@ -110,7 +111,7 @@ def _start_lane(run: Run, setting: PyTree, key: Array) -> Carry:
     """Weights, and the estimate made from the first batches."""
     problem, method = run.lane(setting)
     w = problem.project(problem.start(jax.random.fold_in(key, FIRST_WEIGHTS)))
-    batches = _first_batches(problem, method, key, run.plan)
+    batches = _first_batches(run, problem, method, key)
     estimate, state = method.estimator.init(problem, w, batches)
     return Carry(w, estimate, state, method.step.init(w), w if run.plan.average else None)
 
@@ -207,7 +208,7 @@ def _step_lane(
     key, batches = per_seed
     w, opt_state = descend(problem, method.step, carry)
     if refresh:
-        batches = _refresh_batches(problem, method, key, step)
+        batches = _refresh_batches(run, problem, method, key, step)
         estimate, state = method.estimator.refresh(problem, w, batches, carry.state)
     else:
         estimate, state = method.estimator.update(problem, w, batches, carry.state)
@@ -255,11 +256,11 @@ def draw_batches(
     """
     blocks = problem.blocks
     if blocks is None:
-        draw = lambda source, key, size: source.draw(key, jnp.asarray(step), size)
+        draw = lambda source, number, key, size: source.draw_pass(number, key, jnp.asarray(step), size)
     else:
         own = jax.random.fold_in(key, VISITED_BLOCKS)
         visited = jnp.arange(blocks.blocks) if every_block else blocks.visited(own, jnp.asarray(step))
-        draw = lambda source, key, size: source.draw_in(visited, key, jnp.asarray(step), size)
+        draw = lambda source, _, key, size: source.draw_in(visited, key, jnp.asarray(step), size)
     if isinstance(passes, AbstractEstimator):
         per_level: Any = passes.level_passes(problem)
     else:
@@ -268,10 +269,9 @@ def draw_batches(
     keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jnp.arange(levels * len(names)))
     batches: tuple[dict[str, Any], ...] = tuple({} for _ in problem.levels)
     for i, level in enumerate(problem.levels):
-        for name in per_level[i]:
-            n = names.index(name) * levels + i
-            source = level.source
-            batches[i][name] = None if source is None else draw(source, keys[n], sizes[i])
+        for number, name in enumerate(per_level[i]):
+            own, source = keys[names.index(name) * levels + i], level.source
+            batches[i][name] = source and draw(source, number, own, sizes[i])
     return batches
 
 
@@ -284,15 +284,21 @@ def _draw_block(run: Run, first: Array, block: int) -> Batches:
     return jax.vmap(one, in_axes=(None, 0))(run.key, first + jnp.arange(block))
 
 
-def _first_batches(problem: Problem, method: Method, key: Array, plan: Plan) -> Batches:
+def _first_batches(run: Run, problem: Problem, method: Method, key: Array) -> Batches:
     everywhere = method.estimator.blocks == "table"
     if method.estimator.refresh_batch is not None:
-        return _refresh_batches(problem, method, key, 0, everywhere)
-    return draw_batches(problem, method.estimator, key, 0, plan.first_sizes, everywhere)
+        return _refresh_batches(run, problem, method, key, 0, everywhere)
+    sizes = run.plan.first_sizes
+    return draw_batches(run.problem, method.estimator, key, 0, sizes, everywhere)
 
 
 def _refresh_batches(
-    problem: Problem, method: Method, key: Array, step: Array | int, every_block: bool = False
+    run: Run,
+    problem: Problem,
+    method: Method,
+    key: Array,
+    step: Array | int,
+    every_block: bool = False,
 ) -> Batches:
     estimator = method.estimator
     if estimator.refresh_batch == "population":
@@ -301,7 +307,7 @@ def _refresh_batches(
             for level, passes in zip(problem.levels, estimator.level_passes(problem), strict=True)
         )
     sizes = (int(estimator.refresh_batch or 1),) * len(problem.levels)
-    return draw_batches(problem, estimator, key, step, sizes, every_block)
+    return draw_batches(run.problem, estimator, key, step, sizes, every_block)
 
 
 def _facts(run: Run) -> Any:

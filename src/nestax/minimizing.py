@@ -17,6 +17,7 @@ from nestax.cost import Cost, Meter
 from nestax.drive import At, Chunk, Compiled, make_plan
 from nestax.errors import SettingError, check_count, check_seed, check_setting, choose
 from nestax.estimator import AbstractEstimator, Method, as_method, seen_by
+from nestax.feeding import make_feed
 from nestax.fingerprint import described
 from nestax.keeping import Keeper, Saved, as_columns
 from nestax.loop import AVERAGES, Run
@@ -133,19 +134,23 @@ def minimize(
     )  # fmt: skip
     key = jax.random.key(seed) if start is None else start.key
     run = Run(problem, Always(problem, method), (), key, jnp.asarray(begin.step + steps), plan)
-    compiled = Compiled(run)
+    facts = {"run": "minimize", "seed": seed, "output": output, "record_every": stride}
+    if start is not None and checkpoint is not None:
+        facts |= {"start": [described(x) for x in jax.tree.leaves(start.lane)], "start step": start.step}
+        facts["start rows"] = list(start.rows)
+    if output == "random":  # drawn first: the run simply stops there
+        facts["steps"] = steps
+        steps = int(np.random.default_rng([seed, 0x7A0]).integers(steps))
+    total = begin.step + steps
+    feed = make_feed(problem, filled, plan, stride, total)
+    if feed is not None and start is not None:
+        feed.begin_after(start.step, start.rows)
+    compiled = Compiled(run, feed)
     if compiled.donates and (start is not None or target_gap is not None or patience is not None):
         raise SettingError(
             "there is memory for one copy of the trackers only, so that nothing can be repeated: leave "
             "start, target_gap and patience out, or take fewer blocks."
         )
-    facts = {"run": "minimize", "seed": seed, "output": output, "record_every": stride}
-    if start is not None and checkpoint is not None:
-        facts |= {"start": [described(x) for x in jax.tree.leaves(start.lane)], "start step": start.step}
-    if output == "random":  # drawn first: the run simply stops there
-        facts["steps"] = steps
-        steps = int(np.random.default_rng([seed, 0x7A0]).integers(steps))
-    total = begin.step + steps
     monitor = next((c for c in ("exact_value", "value") if c in columns), None)
     rules = Rules(began, seconds, target_gap, patience, monitor, callback)
     with progress_line(total, progress) as show, keeper.at_work():
@@ -159,7 +164,8 @@ def minimize(
         if book.finite:
             message = keeper.close(at, book.rows, status, message)
     w = at.carry.average if output in AVERAGES else at.carry.w
-    carry = Carry(at.carry, key, at.step, meter.after(spent, begin.step, at.step))
+    rows = () if feed is None else feed.rows_after(at.step)
+    carry = Carry(at.carry, key, at.step, meter.after(spent, begin.step, at.step), rows)
     return Result(w, as_columns(book.rows), status, message, carry)
 
 
@@ -234,7 +240,7 @@ def _follow(
                     break
             at, weights = chunk.after, _weights_of(compiled, chunk.after)
             show(at.step, **book.latest(rules.monitor))
-            asked = rules.between(book.rows[-1])
+            asked = rules.between(book.rows[-1]) if chunk.strides else None
             why = why or asked
             if why is not None:
                 return at, Status.SUCCESS, why
@@ -246,6 +252,8 @@ def _follow(
             raise
         book.cut(at.step)
         return at, Status.INTERRUPTED, Status.INTERRUPTED.value
+    if compiled.feed is not None and at.step < total:
+        return at, Status.INTERRUPTED, compiled.feed.why()
     return at, Status.SUCCESS, Status.SUCCESS.value
 
 

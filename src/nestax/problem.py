@@ -463,7 +463,7 @@ def _line(name: str, level: Level | None, shape: Shapes) -> str:
     elif level.source is None:
         note = "deterministic"
     elif level.source.size is None:
-        note = "sampler"
+        note = type(level.source).__name__.lower()
     elif isinstance(level.source, Blocks):
         note = f"{level.source.blocks:,} blocks"
     else:

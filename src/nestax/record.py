@@ -50,8 +50,8 @@ def choose_columns(problem: Problem, record: Sequence[str] | None) -> tuple[str,
     wanted = set(record) & set(EXACT_COLUMNS) - closed_form
     if wanted and not problem.finite:
         raise SettingError(
-            f"record: {_list(wanted)} needs the population of every level, and a Sampler has none. "
-            "Leave it out, pass exact= to the Problem, or use nx.evaluate after the run."
+            f"record: {_list(wanted)} needs the population of every level, and a Sampler or a Stream "
+            "has none. Leave it out, pass exact= to the Problem, or use nx.evaluate after the run."
         )
     if "gap" in record and problem.optimum is None:
         raise SettingError("record: gap needs the least value of F; pass optimum= to the Problem.")

@@ -29,12 +29,14 @@ class Carry:
     """A run that can go on: ``minimize(..., start=carry)`` continues without a draw at the start.
 
     lane: the loop's own carry; a list of its leaves if it was read from a file.
+    rows: the next row of every stream.
     """
 
     lane: Any
     key: Any
     step: int
     cost: Cost
+    rows: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +93,8 @@ class Result:
         about = {
             "kinds": {name: kind for name, (_, kind) in host.items() if kind},
             "status": self.status.name, "message": self.message, "step": self.carry.step,
-            "cost": self.carry.cost, "tree": _tree_as_json(jax.tree.map(lambda _: "leaf", self.w)),
+            "cost": self.carry.cost, "rows": self.carry.rows,
+            "tree": _tree_as_json(jax.tree.map(lambda _: "leaf", self.w)),
         }  # fmt: skip
         contiguous = {k: np.array(v, order="C") for k, v in tensors.items()}
         save_file(contiguous, str(path), metadata={"nestax": json.dumps(about)})
@@ -106,33 +109,46 @@ def load(path: str | Path, like: PyTree = None) -> Result:
     """
     from safetensors import SafetensorError, safe_open
 
+    damaged = ProblemError(f"{path} is not a result that nestax wrote, or it is damaged.")
     try:
         with safe_open(str(path), framework="numpy") as file:
             about = json.loads((file.metadata() or {})["nestax"])
             kinds = about.get("kinds", {})
             names = file.keys()
             tensors = {name: from_host(file.get_tensor(name), kinds.get(name, "")) for name in names}
+        known = like is not None or about["tree"] is not None
     except FileNotFoundError:
         raise ProblemError(f"there is no file {path}.") from None
-    except (SafetensorError, KeyError, ValueError):
-        raise ProblemError(f"{path} is not a result that nestax wrote, or it is damaged.") from None
-    pick = lambda start: [tensors[f"{start}/{k}"] for k in range(_count(tensors, start))]
-    leaves = [jnp.asarray(x) for x in pick("w")]
-    if like is None and about["tree"] is None:
+    except (SafetensorError, OSError, *_MADE_UP):
+        raise damaged from None
+    if not known:
         raise ProblemError("w is made of classes of its own: pass load(path, like=problem.w0).")
+    try:
+        return _result(tensors, about, like)
+    except _MADE_UP:
+        raise damaged from None
+
+
+#: What a file that somebody has made up can lead to.
+_MADE_UP = (KeyError, ValueError, TypeError, AttributeError, IndexError, OverflowError, RecursionError)
+
+
+def _result(tensors: dict[str, Any], about: dict[str, Any], like: PyTree) -> Result:
+    """What ``Result.save`` has taken apart."""
+    pick = lambda start: [jnp.asarray(tensors[f"{start}/{k}"]) for k in range(_count(tensors, start))]
     template = _tree_from_json(about["tree"]) if like is None else like
     records = {k.removeprefix("records/"): v for k, v in tensors.items() if k.startswith("records/")}
+    key = jax.random.wrap_key_data(jnp.asarray(tensors["key"]))
+    cost, rows, step, message = about["cost"], about.get("rows", []), about["step"], about["message"]
+    whole = all(type(number) is int and number >= 0 for number in (step, *cost, *rows))
+    if not whole or not isinstance(message, str) or not all(len(c) for c in records.values()):
+        raise ValueError
     return Result(
-        jax.tree.structure(template).unflatten(leaves),
+        jax.tree.structure(template).unflatten(pick("w")),
         records,
         Status[about["status"]],
-        about["message"],
-        Carry(
-            [jnp.asarray(x) for x in pick("carry")],
-            jax.random.wrap_key_data(jnp.asarray(tensors["key"])),
-            about["step"],
-            Cost(*about["cost"]),
-        ),
+        message,
+        Carry(pick("carry"), key, step, Cost(*cost), tuple(rows)),
     )
 
 

@@ -53,6 +53,11 @@ class AbstractSource(eqx.Module):
         """``size`` draws that belong to ``step``."""
         raise NotImplementedError
 
+    def draw_pass(self, number: int, key: Array, step: Array, size: int) -> Batch:
+        """The draws of one of a level's passes; what makes them independent is usually the key alone."""
+        del number
+        return self.draw(key, step, size)
+
     def population(self) -> "Batch | Coupling":
         """Every atom with its weight; anything with ``size``, ``weights`` and ``part``."""
         raise NotImplementedError

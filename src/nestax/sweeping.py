@@ -17,6 +17,7 @@ from nestax.cost import Meter
 from nestax.drive import Compiled, make_plan
 from nestax.errors import SettingError, check_count
 from nestax.estimator import AbstractEstimator, Method, as_method, seen_by
+from nestax.feeding import make_feed
 from nestax.keeping import Keeper, as_columns
 from nestax.loop import AVERAGES, Run
 from nestax.minimizing import Book
@@ -185,7 +186,13 @@ def sweep(
     plan = make_plan(problem, estimator, stride=stride, seeds=len(seeds), average=average, **facts)
     keys = jax.vmap(jax.random.key)(jnp.asarray(seeds))
     arrays = {name: jnp.asarray(v, problem.dtype) for name, v in settings.items()}
-    compiled = Compiled(Run(problem, built, arrays, keys, jnp.asarray(steps), plan), copies=1)
+    feed = make_feed(problem, estimator, plan, stride, steps)
+    if feed is not None and len(seeds) > 1:
+        raise SettingError(
+            "a stream hands the same rows to every seed, so that several would tell nothing about "
+            "chance: use seeds=1."
+        )
+    compiled = Compiled(Run(problem, built, arrays, keys, jnp.asarray(steps), plan), feed, copies=1)
     facts = {"run": "sweep", "seeds": [int(s) for s in seeds], "record_every": stride}
     message = Status.SUCCESS.value
     with progress_line(steps, progress) as show, keeper.at_work():
@@ -207,6 +214,8 @@ def sweep(
                 if why is not None:
                     message = why
                     break
+            else:
+                message = feed.why() if feed is not None and at.step < steps else message
         except KeyboardInterrupt:
             if compiled.donates:  # what the chunk began with is gone
                 raise

@@ -12,9 +12,10 @@ from nestax import trees
 from nestax.balls import RunningRadius
 from nestax.cost import Cost, Meter
 from nestax.drive import Compiled, make_plan
-from nestax.errors import SettingError, check_count
+from nestax.errors import ProblemError, SettingError, check_count
 from nestax.estimator import AbstractEstimator, Method
 from nestax.estimators import SMVR, AdjointSMVR
+from nestax.feeding import streams_of
 from nestax.loop import Run, draw_batches
 from nestax.problem import Problem
 from nestax.steps import Descent
@@ -94,6 +95,11 @@ def autotune(
             "settings are found by themselves for chains without blocks only: pass a method with its "
             'settings, such as nx.PerBlock(nx.AdjointSMVR(0.3, mode="fresh", lr=0.05)), or '
             "problem.every_block()."
+        )
+    if streams_of(problem):
+        raise ProblemError(
+            "settings are found on draws that can be repeated, and a Stream has none: give a method "
+            "with its settings, such as nx.SMVR(beta=0.1, lr=0.05), or tune on some rows in memory."
         )
     sizes = [level.shape.inputs.size * level.shape.outputs.size for level in problem.levels]
     candidate = Candidate(problem, max(sizes) <= MOST_ENTRIES)

@@ -1,5 +1,6 @@
 """Runs to be killed. As a program: makes one run after another, each in a process that is killed."""
 
+import itertools
 import json
 import os
 import random
@@ -8,19 +9,25 @@ import sys
 import time
 from pathlib import Path
 
-STEPS, EVERY = 4_000, 10
+STEPS, EVERY, PORTION = 4_000, 10, 500
 
 
 def make(kind, **kept):
-    """A run of the given kind: a minimisation, a sweep or stages."""
+    """A run of the given kind: a minimisation, a sweep, stages, or one on rows from an iterator."""
     import numpy as np
     import optax
 
     import nestax as nx
 
-    problem = nx.problems.mean_deviation(nx.datasets.synthetic_returns(200, 4), delta=1e-2)
+    rows = nx.datasets.synthetic_returns(200, 4)
+    problem = nx.problems.mean_deviation(rows, delta=1e-2)
     facts = {"batch_size": 2, "record_every": EVERY, "record": ["value", "exact_value"]} | kept
     if kind == "minimize":
+        return nx.minimize(problem, nx.SMVR(beta=0.3), optax.adam(0.01), steps=STEPS, seed=5, **facts)
+    if kind == "stream":
+        stream = nx.Stream(batches(rows), batches=True)
+        problem = problem.with_data(mean=stream, variance=stream)
+        facts["record"] = ["value"]
         return nx.minimize(problem, nx.SMVR(beta=0.3), optax.adam(0.01), steps=STEPS, seed=5, **facts)
     if kind == "stages":
         stages = [nx.Stage(lr=0.05 / 2**k, beta=0.3 / 2**k, steps=STEPS // 4) for k in range(4)]
@@ -31,14 +38,21 @@ def make(kind, **kept):
     )  # fmt: skip
 
 
+def batches(rows):
+    """Batches of rows without an end, no two of them alike."""
+    for number in itertools.count(1):
+        yield rows[7 * number % 150 :][: 1 + number % 50] * (1 + 1 / number)
+
+
 def prepare():
     """The same arithmetic as in the tests; a chunk is one stride, so that there are many moments."""
     import jax
 
-    from nestax import drive
+    from nestax import drive, feeding
 
     jax.config.update("jax_enable_x64", True)
     drive.CHUNK_SECONDS = 0.0
+    feeding.PORTION_STEPS = PORTION
 
 
 def die_inside(operation, call):

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nestax import drive
+from nestax import drive, feeding
 from nestax.checkpoint import Folder
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -22,6 +22,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes
 def check(kind, plan, place, monkeypatch):
     """Kills one run at every moment of the plan, and goes on with each; how many had made progress."""
     monkeypatch.setattr(drive, "CHUNK_SECONDS", 0.05)
+    monkeypatch.setattr(feeding, "PORTION_STEPS", 2 * killed.PORTION)
     cache = {
         "JAX_COMPILATION_CACHE_DIR": str(place / "cache"),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
@@ -48,14 +49,15 @@ def check(kind, plan, place, monkeypatch):
     return progress
 
 
-def test_a_few_kills(tmp_path, monkeypatch):
-    progress = check("minimize", killed.moments(2, inside=1, seed=0), tmp_path, monkeypatch)
+@pytest.mark.parametrize("kind", ["minimize", "stream"])
+def test_a_few_kills(kind, tmp_path, monkeypatch):
+    progress = check(kind, killed.moments(2, inside=1, seed=0), tmp_path, monkeypatch)
     assert all(step < killed.STEPS for step in progress)
     assert any(progress)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["minimize", "sweep", "stages"])
+@pytest.mark.parametrize("kind", ["minimize", "sweep", "stages", "stream"])
 def test_twenty_five_kills(kind, tmp_path, monkeypatch):
     """Eleven of them inside a file operation, by a hook; the others by the clock."""
     plan = killed.moments(25, inside=11, seed=len(kind))

@@ -85,7 +85,7 @@ def read_config(ctx: typer.Context, path: Path | None) -> Path | None:
 def _toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:  # no TOML, or no text at all
+    except (ValueError, RecursionError) as error:  # no TOML, or no text at all
         from nestax.errors import SettingError
 
         raise SettingError(f"{path} is no TOML file: {error}.") from None
@@ -203,7 +203,8 @@ def repeat(ctx: typer.Context, folder: Path) -> None:
     try:
         told = json.loads((folder / COMMAND).read_text(encoding="utf-8"))
         arguments, place = told["command"]["arguments"], Path(told["command"]["folder"])
-        whole = told["sha256"] == _seal(told["command"])
+        words = isinstance(arguments, list) and all(isinstance(word, str) for word in arguments)
+        whole = told["sha256"] == _seal(told["command"]) and words
     except (FileNotFoundError, NotADirectoryError):
         raise SettingError(
             f"{folder} holds no run of a nestax command; a run of your own in Python goes on if the "
@@ -215,7 +216,7 @@ def repeat(ctx: typer.Context, folder: Path) -> None:
         raise SettingError(f"{folder / COMMAND} is damaged: type the command again, with --resume.")
     root = ctx.find_root()
     more = ["--checkpoint", str(folder.absolute()), "--resume", "--overwrite"]
-    if place.is_dir():
+    if os.path.isdir(place):  # whatever the name
         os.chdir(place)
     root.command.main([*arguments, *more], prog_name=root.info_name)
 
