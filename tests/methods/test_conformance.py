@@ -14,9 +14,17 @@ VARIANTS = {
     "PMM of means": nx.PMM(per_draw=False),
     "PerBlock AdjointSMVR": nx.PerBlock(nx.AdjointSMVR(mode="fresh")),
 }
+#: Methods that share nearly all of their code with another one here.
+SIBLINGS = ("ASCGD", "MLNASA", "PMVR", "RECOVER", "SARAH", "SpiderBoost", "TSCGD")
 
 
-@pytest.mark.parametrize("name", [*classes(), *VARIANTS])
+def slowly(name):
+    return pytest.param(name, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(
+    "name", [*(slowly(n) if n in SIBLINGS else n for n in classes()), *map(slowly, VARIANTS)]
+)
 def test_conforms(name):
     assert len(nx.testing.check_method(VARIANTS.get(name) or getattr(nx, name))) == 5
 
