@@ -100,6 +100,10 @@ class Blocks(AbstractSource):
     def weighted(self) -> bool:
         return self.counts is not None
 
+    @property
+    def most(self) -> int | None:
+        return None if self.replace else self.least
+
     def visited(self, key: Array, step: Array) -> Int[Array, " visit"]:
         """The blocks of a step."""
         if self.visit == self.blocks:
@@ -205,6 +209,10 @@ class EveryBlock(AbstractSource):
     @property
     def size(self) -> int:
         return self.of.size
+
+    @property
+    def most(self) -> int | None:
+        return self.of.most
 
     @property
     def cost(self) -> int:

@@ -86,13 +86,16 @@ def check(problem: Problem, *, w: PyTree = None, draws: int = 512, seed: int = 0
     Args:
         problem: the problem.
         w: weights to check at; a point with no symmetry finds more than the start does.
-        draws: how many draws per level to look at.
+        draws: how many draws per level to look at; fewer where rows are drawn without replacement and
+            there are fewer.
         seed: for draws and directions.
     """
     draws = check_count("draws", draws)
     key = jax.random.key(seed)
     w = problem.start(key) if w is None else w
     whole, (problem, advice) = problem, _seen(problem, draws)
+    limits = [level.source.most for level in problem.levels if level.source is not None]
+    draws = min([draws, *(most for most in limits if most is not None)])
     batches = draw_batches(
         with_first_rows(problem, draws), ("value",), key, 0, (draws,) * len(problem.levels)
     )

@@ -27,7 +27,7 @@ class Source:
 
     rows, columns: its size; the industries grow by a month at a time.
     files: what it is called in a folder of local copies.
-    url: where its original is downloaded from; in the cache it has the last part of this name.
+    urls: where its originals are downloaded from; in the cache they have the last parts of these names.
     home: the page to read about it, and to cite.
     terms: what is known about its licence.
     """
@@ -36,13 +36,13 @@ class Source:
     rows: int
     columns: int
     files: tuple[str, ...]
-    url: str
+    urls: tuple[str, ...]
     home: str
     terms: str
 
     @property
-    def original(self) -> str:
-        return self.url.rsplit("/", 1)[1]
+    def originals(self) -> tuple[str, ...]:
+        return tuple(map(_last_part, self.urls))
 
 
 def _industry(count: int, rows: int) -> Source:
@@ -51,7 +51,7 @@ def _industry(count: int, rows: int) -> Source:
         rows=rows,
         columns=count,
         files=(f"industry{count}_daily.csv.gz",),
-        url=f"{FRENCH}ftp/{count}_Industry_Portfolios_daily_CSV.zip",
+        urls=(f"{FRENCH}ftp/{count}_Industry_Portfolios_daily_CSV.zip",),
         home=f"{FRENCH}data_library.html",
         terms="copyright Fama and French; not redistributable",
     )
@@ -63,7 +63,7 @@ def _libsvm(name: str, file: str, rows: int, columns: int) -> Source:
         rows=rows,
         columns=columns,
         files=(f"{file}.libsvm.gz",),
-        url=f"{LIBSVM}binary/{file}",
+        urls=(f"{LIBSVM}binary/{file}",),
         home=f"{LIBSVM}binary.html",
         terms="no licence of its own; cite the original source",
     )
@@ -85,7 +85,7 @@ SOURCES = {
             rows=6_590,
             columns=160,
             files=tuple(f"hiv1_{part}.csv.gz" for part in ("1625", "746", "impens", "schilling")),
-            url=f"{UCI}static/public/330/hiv+1+protease+cleavage.zip",
+            urls=(f"{UCI}static/public/330/hiv+1+protease+cleavage.zip",),
             home=f"{UCI}dataset/330/hiv+1+protease+cleavage",
             terms="CC BY 4.0, as far as known",
         ),
@@ -94,7 +94,9 @@ SOURCES = {
             rows=32_460,
             columns=784,
             files=("omniglot28.npz",),
-            url=f"{OMNIGLOT}raw/master/python/images_background.zip",
+            urls=tuple(
+                f"{OMNIGLOT}raw/master/python/images_{part}.zip" for part in ("background", "evaluation")
+            ),
             home=OMNIGLOT,
             terms="MIT licence",
         ),
@@ -114,7 +116,7 @@ def available() -> Table:
 
 
 def fetch(name: str) -> list[Path]:
-    """The files of a data set on this machine; without any, its original is downloaded."""
+    """The files of a data set on this machine; without any, its originals are downloaded."""
     return locate(name)
 
 
@@ -122,7 +124,7 @@ def locate(name: str, path: str | Path | None = None) -> list[Path]:
     """The files of a data set: at ``path`` if given (a file or a folder), or else wherever they are."""
     source = _source(name)
     if path is None:
-        return _kept(source) or [_download(source)]
+        return _kept(source) or [_download(source, url) for url in source.urls]
     path = Path(path)
     if not path.is_dir():
         return [path]
@@ -130,7 +132,7 @@ def locate(name: str, path: str | Path | None = None) -> list[Path]:
     if not found:
         raise ProblemError(
             f"the folder {path} holds no copy of {name}: it needs {_list(source.files)}, "
-            f"or {source.original} from {source.home}."
+            f"or {_list(source.originals)} from {source.home}."
         )
     return found
 
@@ -144,19 +146,24 @@ def cache() -> Path | None:
     return Path(pooch.os_cache("nestax"))
 
 
-def read_bytes(path: str | Path, member: str | None = None) -> bytes:
-    """What a file holds, unpacked: gzip and zip are recognised by their content, not by their name.
-
-    ``member`` is the name of a file inside a zip archive; without it the archive must hold just one.
-    """
+def read_raw(path: str | Path) -> bytes:
+    """What a file holds, as it is."""
     try:
-        data = Path(path).read_bytes()
+        return Path(path).read_bytes()
     except FileNotFoundError:
         raise ProblemError(f"there is no file {path}.") from None
     except IsADirectoryError:
         raise ProblemError(f"{path} is a folder; give the name of a file in it.") from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         raise ProblemError(f"{path} cannot be read: {getattr(error, 'strerror', error)}.") from None
+
+
+def read_bytes(path: str | Path, member: str | None = None) -> bytes:
+    """What a file holds, unpacked: gzip and zip are recognised by their content, not by their name.
+
+    ``member`` is the name of a file inside a zip archive; without it the archive must hold just one.
+    """
+    data = read_raw(path)
     try:
         if data.startswith(b"\x1f\x8b"):
             return gzip.decompress(data)
@@ -209,17 +216,17 @@ def _kept(source: Source) -> list[Path]:
 
 
 def _in_folder(source: Source, folder: Path) -> list[Path]:
-    for names in (source.files, (source.original,)):
+    for names in (source.files, source.originals):
         paths = [folder / name for name in names]
         if all(path.is_file() for path in paths):
             return paths
     return []
 
 
-def _download(source: Source) -> Path:
+def _download(source: Source, url: str) -> Path:
     advice = (
         f"set NESTAX_DATA to a folder with {_list(source.files)}, "
-        f"or put {source.original} from {source.home} there"
+        f"or put {_list(source.originals)} from {source.home} there"
     )
     try:
         import pooch
@@ -230,17 +237,17 @@ def _download(source: Source) -> Path:
     # Its notes are about hashes, which files that grow every month do not keep.
     pooch.get_logger().setLevel("WARNING")
     try:
-        path = Path(pooch.retrieve(source.url, None, fname=source.original, path=cache()))
+        path = Path(pooch.retrieve(url, None, fname=_last_part(url), path=cache()))
     except (OSError, ValueError) as error:
         raise ProblemError(
-            f"there is no copy of {source.name}, and {source.url} cannot be "
+            f"there is no copy of {source.name}, and {url} cannot be "
             f"downloaded ({type(error).__name__}): {advice}."
         ) from None
     with path.open("rb") as file:
         start = file.read(4)
-    if source.original.endswith(".zip") != start.startswith(b"PK") or start.startswith(b"<"):
+    if url.endswith(".zip") != start.startswith(b"PK") or start.startswith(b"<"):
         path.unlink()  # or it would be found at the next call
-        raise ProblemError(f"{source.url} did not send {source.name} but something else: {advice}.")
+        raise ProblemError(f"{url} did not send {source.name} but something else: {advice}.")
     return path
 
 
@@ -258,6 +265,10 @@ def _unzip(data: bytes, member: str | None, path: str | Path) -> bytes:
             return _unzip(archive.read(inner[0]), member, path)
     what = f"no file {member}" if member else f"{len(names)} files instead of one"
     raise ProblemError(f"the archive {path} holds {what}.")
+
+
+def _last_part(url: str) -> str:
+    return url.rsplit("/", 1)[1]
 
 
 def _list(names: tuple[str, ...]) -> str:

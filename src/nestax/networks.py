@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from nestax.errors import check_count
+from nestax.errors import SettingError, check_count
 
 
 class Network(NamedTuple):
@@ -29,6 +29,10 @@ def perceptron(*widths: int) -> Network:
 
     Weights are drawn from N(0, 1/inputs), biases are zero.
     """
+    if len(widths) < 2:
+        raise SettingError(
+            f"perceptron needs the widths of input and output, such as (1, 40, 1); got {widths}."
+        )
     for width in widths:
         check_count("width", width)
     return Network(functools.partial(_layers, widths=widths), apply_perceptron)

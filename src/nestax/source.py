@@ -47,6 +47,7 @@ class AbstractSource(eqx.Module):
     cost: how many samples one draw counts as.
     start_cost: the same for the draws of the start.
     weighted: whether the members of the population count differently.
+    most: the largest batch that can be drawn; None where there is no such limit.
     """
 
     def draw(self, key: Array, step: Array, size: int) -> Batch:
@@ -81,6 +82,10 @@ class AbstractSource(eqx.Module):
     @property
     def weighted(self) -> bool:
         return False
+
+    @property
+    def most(self) -> int | None:
+        return None
 
 
 class Population(AbstractSource):
@@ -141,6 +146,10 @@ class Population(AbstractSource):
             accept, other = self.alias
             index = jnp.where(jax.random.uniform(coin, (size,)) < accept[index], index, other[index])
         return self.rows(index)
+
+    @property
+    def most(self) -> int | None:
+        return None if self.replace else self.size
 
     def _epoch_rows(self, key: Array, step: Array, size: int) -> Int[Array, " size"]:
         per_epoch = self.size // size

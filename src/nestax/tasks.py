@@ -32,28 +32,42 @@ class Tasks(NamedTuple):
 
     def first(self, count: int) -> "Tasks":
         """The first ``count`` tasks."""
+        held = self.support[1].shape[0]
+        if check_count("count", count) > held:
+            raise ProblemError(f"there are {held} tasks, fewer than the {count} asked for.")
         cut = lambda pair: jax.tree.map(lambda a: a[:count], pair)
         return self._replace(support=cut(self.support), query=cut(self.query))
 
 
 def check_tasks(tasks: Tasks) -> Tasks:
-    """Refuses tasks whose arrays do not fit together."""
+    """The tasks with arrays for lists; refuses some that do not fit together."""
     if not isinstance(tasks, Tasks):
         raise ProblemError(f"tasks must be nx.Tasks(support, query); got {type(tasks).__name__}.")
-    for name, pair in {"support": tasks.support, "query": tasks.query}.items():
-        if not isinstance(pair, tuple) or len(pair) != 2:
-            raise ProblemError(f"{name} must be a pair (x, y) of arrays.")
-        x, y = (np.shape(a) for a in pair)
-        if len(x) < 3 or x[:3] != y[:3] or 0 in x[:3]:
+    support, query = _pair("support", tasks.support), _pair("query", tasks.query)
+    if len(support[0]) != len(query[0]):
+        raise ProblemError(f"support holds {len(support[0])} tasks and query {len(query[0])}.")
+    for name, learned, judged in zip("xy", support, query, strict=True):
+        if learned.shape[3:] != judged.shape[3:]:
             raise ProblemError(
-                f"{name} needs x and y with common leading axes (tasks, rows, examples), all at least "
-                f"1; got {x} and {y}."
+                f"{name} of an example has the shape {learned.shape[3:]} in support and "
+                f"{judged.shape[3:]} in query."
             )
-    if tasks.support[1].shape[0] != tasks.query[1].shape[0]:
+    return Tasks(support, query, tasks.images)
+
+
+def _pair(name: str, pair: Any) -> tuple[np.ndarray, np.ndarray]:
+    if not isinstance(pair, tuple) or len(pair) != 2:
+        raise ProblemError(f"{name} must be a pair (x, y) of arrays.")
+    try:
+        x, y = map(np.asarray, pair)
+    except ValueError:  # lists of unequal length
+        raise ProblemError(f"{name} holds tasks of different sizes: cut them to one size.") from None
+    if x.ndim < 3 or x.shape[:3] != y.shape[:3] or x.size == 0:
         raise ProblemError(
-            f"support holds {tasks.support[1].shape[0]} tasks and query {tasks.query[1].shape[0]}."
+            f"{name} needs x and y with common leading axes (tasks, rows, examples), all at least 1; "
+            f"got {x.shape} and {y.shape}."
         )
-    return tasks
+    return x, y
 
 
 def sinusoids(tasks: int = 200, *, support: int = 20, query: int = 20, seed: int = 0) -> Tasks:

@@ -35,7 +35,7 @@ def zipped(**files):
 
 @pytest.fixture(params=["archive", "archive inside", "folder"])
 def copy(request, machine, monkeypatch, tmp_path):
-    parts, url = made_up(), SOURCES["hiv1"].url
+    parts, url = made_up(), SOURCES["hiv1"].urls[0]
     inside = {f"newHIV-1_data/{name}": part for name, part in zip(PARTS, parts, strict=True)}
     if request.param == "archive":
         machine.web[url] = zipped(**inside, readme="x")

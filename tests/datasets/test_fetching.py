@@ -13,7 +13,7 @@ AUSTRALIAN = SOURCES["australian"]
 def test_the_table_says_what_exists_and_where(machine, tmp_path, monkeypatch):
     table = nx.datasets.available()
     assert table.column("name") == list(SOURCES)
-    assert len(table) == 9
+    assert len(table) == 10
     assert set(table.column("local copy")) == {"–"}
     industry = dict(zip(table.columns, table.rows[0], strict=True))
     assert (industry["columns"], industry["rows"] > 25_105) == (10, True)
@@ -32,7 +32,7 @@ def test_the_table_says_what_exists_and_where(machine, tmp_path, monkeypatch):
 
 
 def test_fetching_downloads_into_the_cache(machine):
-    machine.web[AUSTRALIAN.url] = b"1 1:2\n"
+    machine.web[AUSTRALIAN.urls[0]] = b"1 1:2\n"
     (path,) = nx.datasets.fetch("australian")
     assert path == machine.cache / "australian_scale"
     assert path.read_bytes() == b"1 1:2\n"
@@ -65,12 +65,12 @@ def test_one_sentence_without_pooch(machine, monkeypatch):
 @pytest.mark.parametrize("name", ["australian", "industry10"])
 def test_a_web_page_is_not_kept(machine, name):
     source = SOURCES[name]
-    machine.web[source.url] = b"<html>please log in</html>"
+    machine.web[source.urls[0]] = b"<html>please log in</html>"
     with pytest.raises(
         nx.ProblemError, match=f"did not send {name} but something else: set NESTAX_DATA"
     ):
         locate(name)
-    assert not (machine.cache / source.original).exists()
+    assert not (machine.cache / source.originals[0]).exists()
 
 
 def test_a_typo_is_answered_with_a_name(machine):

@@ -57,7 +57,7 @@ def archive(text):
 
 def test_the_original_is_downloaded_once(machine):
     source = SOURCES["industry10"]
-    machine.web[source.url] = archive(ORIGINAL)
+    machine.web[source.urls[0]] = archive(ORIGINAL)
     returns = industry(10)
     assert (machine.cache / "10_Industry_Portfolios_daily_CSV.zip").exists()
     machine.web.clear()
@@ -81,7 +81,7 @@ def test_rows_are_the_first(machine, tmp_path):
 
 
 def test_a_folder_of_copies_comes_first(machine, tmp_path, monkeypatch):
-    machine.web[SOURCES["industry10"].url] = archive(ORIGINAL)
+    machine.web[SOURCES["industry10"].urls[0]] = archive(ORIGINAL)
     industry(10)
     folder = tmp_path / "copies"
     folder.mkdir()

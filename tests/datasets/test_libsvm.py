@@ -73,11 +73,11 @@ def test_a_set_with_a_name_has_its_shape_and_one_kind_of_labels(machine):
     source = SOURCES["breast-cancer"]
     values = " ".join(f"{k}:{k / 10}" for k in range(1, 11))
     rows = [f"{2 + 2 * (k % 3 == 0)} {values}" for k in range(source.rows)]
-    machine.web[source.url] = "\n".join(rows).encode()
+    machine.web[source.urls[0]] = "\n".join(rows).encode()
     X, y = libsvm("breast-cancer")
     assert X.shape == (683, 10)
     assert y[:4].tolist() == [1, -1, -1, 1]  # 4 and 2 on the page
-    (machine.cache / source.original).write_text("\n".join(rows[1:]))
+    (machine.cache / source.originals[0]).write_text("\n".join(rows[1:]))
     with pytest.raises(nx.ProblemError, match="is 682 × 10 instead of 683 × 10: delete it"):
         libsvm("breast-cancer")
 

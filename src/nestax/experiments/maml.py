@@ -83,6 +83,13 @@ FULL = SetUp(28, 64, 200, 20_000, 16, 1_000, 3, 100, 400)
 QUICK = SetUp(14, 8, 30, 60, 4, 60, 1, 10, 20, records=6)
 
 
+#: How a word is put above the right end of a level line.
+CORNER: dict[str, Any] = {
+    "xycoords": ("axes fraction", "data"), "textcoords": "offset points", "ha": "right",
+    "color": "0.5", "fontsize": "small",
+}  # fmt: skip
+
+
 class Restarts(eqx.Module):
     """A forgetting rate of 1 at every so many visits, and 0 in between."""
 
@@ -147,9 +154,10 @@ class Cell:
     chosen: learning rate and knob, from the training tasks.
     images: images drawn, at every record.
     train, test: accuracies, seeds × records, at the chosen setting.
-    grid: mean accuracy on training tasks over the last third, of every setting; 0 where one diverged.
+    grid: mean accuracy on training tasks over the last third, of every setting; runs that diverged count
+        as 0.
     seconds: of the whole, compiling included.
-    step_ms: milliseconds a step, all settings and seeds side by side.
+    step_ms: milliseconds a step, all seeds side by side.
     """
 
     method: str
@@ -165,47 +173,61 @@ class Cell:
     step_ms: float
     device: str
 
+    @property
+    def diverged(self) -> bool:
+        """Whether every run did, at every setting."""
+        return max(self.grid) == 0
+
     def at(self, images: float) -> float:
-        """Mean accuracy on test tasks at the last record that draws no more than this."""
-        last = int(np.flatnonzero(np.asarray(self.images) <= images)[-1])
-        return float(np.mean(self.test, axis=0)[last])
+        """Mean accuracy on test tasks at the last record that draws no more than this, or the first."""
+        last = np.searchsorted(self.images, images, side="right") - 1
+        return float(np.mean(self.test, axis=0)[max(last, 0)])
 
 
 def run_cell(method: str, images: Omniglot, shots: int, setup: SetUp) -> Cell:
-    """Computes one cell: all settings and seeds of a method side by side."""
+    """Computes one cell: the seeds of a setting side by side, and one setting after the other, so that
+    the tables of one setting are in memory at a time. All settings share one program."""
     rival = RIVALS[method]
     settings = grid(lr=rival.lrs, **{rival.knob: rival.values})
     stride = setup.steps // setup.records
     problem = task_problem(images, shots, setup, rival.episodes)
 
-    def run(steps: int) -> tuple[Sweep, float]:
+    def run(row: int, steps: int) -> tuple[Sweep, float]:
         began = time.perf_counter()
         runs = sweep(
-            problem, rival.build, settings=settings, seeds=setup.seeds if rival.repeated else 1,
-            steps=steps, batch_size={f"step {k}": shots for k in range(1, 6)} | {"query": 10},
+            problem, rival.build, settings={name: column[[row]] for name, column in settings.items()},
+            seeds=setup.seeds if rival.repeated else 1, steps=steps,
+            batch_size={f"step {k}": shots for k in range(1, 6)} | {"query": 10},
             record=["train", "test"], record_every=stride, progress=False,
         ).whole()  # fmt: skip
         return runs, time.perf_counter() - began
 
-    runs, seconds = run(setup.steps)
-    (_, short), (_, longer) = run(stride), run(2 * stride)
-    train = np.where(runs.finite[:, :, None], np.nan_to_num(runs.records["train"]), 0)
-    late = train[:, :, -(-2 * train.shape[2] // 3) :].mean(axis=(1, 2))
+    tried, seconds = zip(*(run(row, setup.steps) for row in range(len(settings["lr"]))), strict=True)
+    (_, short), (_, longer) = run(0, stride), run(0, 2 * stride)
+    late = [_late_accuracy(runs) for runs in tried]
     best = int(np.argmax(late))
+    train, test = (np.nan_to_num(tried[best].records[name][0]) for name in ("train", "test"))
     return Cell(
         method=method,
         shots=shots,
         setup=list(setup),
         chosen={name: float(column[best]) for name, column in settings.items() if name != "none"},
-        lanes=runs.status.size,
-        images=(WAYS * runs.records["samples"]).tolist(),
-        train=train[best].tolist(),
-        test=np.nan_to_num(runs.records["test"])[best].tolist(),
-        grid=late.tolist(),
-        seconds=seconds,
+        lanes=tried[best].status.size,
+        images=(WAYS * tried[best].records["samples"]).tolist(),
+        train=train.tolist(),
+        test=test.tolist(),
+        grid=late,
+        seconds=sum(seconds),
         step_ms=1e3 * (longer - short) / stride,
         device=jax.devices()[0].device_kind,
     )
+
+
+def _late_accuracy(runs: Sweep) -> float:
+    """Mean accuracy on training tasks over the last third; a run that diverged counts as 0."""
+    train = np.nan_to_num(runs.records["train"])
+    late = train[:, :, -(-2 * train.shape[2] // 3) :].mean(axis=2)
+    return float(np.where(runs.finite, late, 0).mean())
 
 
 def task_problem(images: Omniglot, shots: int, setup: SetUp, episodes: bool) -> Problem:
@@ -281,6 +303,10 @@ class FewShot:
         """Images that every method has drawn by its last step."""
         return min(cell.images[-1] for cell in self.of(shots).values())
 
+    def missing(self, shots: int) -> list[str]:
+        """Methods without a cell."""
+        return [name for name in RIVALS if name not in self.of(shots)]
+
     def accuracies(self) -> Table:
         """Accuracy on test tasks at every third of the common budget, and at the end of each run."""
         columns = ["shots", "method", "runs", "1/3", "2/3", "3/3", "last step", "deviation", "train"]
@@ -288,6 +314,9 @@ class FewShot:
         for number in self.shots:
             budget = self.budget(number)
             for name, cell in self.of(number).items():
+                if cell.diverged:
+                    rows.append([number, name, len(cell.test), *["diverged"] * 6])
+                    continue
                 thirds = [round(100 * cell.at(budget * k / 3), 1) for k in (1, 2, 3)]
                 last = 100 * np.asarray(cell.test)[:, -1]
                 train = 100 * np.mean(cell.train, axis=0)[-1]
@@ -300,17 +329,9 @@ class FewShot:
     def details(self) -> Table:
         """What was chosen, and what it cost."""
         columns = [
-            "shots",
-            "method",
-            "lr",
-            "knob",
-            "images a step",
-            "visits a task",
-            "ms a step",
-            "runs at once",
-            "seconds",
-            "device",
-        ]
+            "shots", "method", "lr", "knob", "images a step", "visits a task", "ms a step",
+            "runs at once", "seconds", "device",
+        ]  # fmt: skip
         rows = []
         for (name, number), cell in self.cells.items():
             knob = {k: v for k, v in cell.chosen.items() if k != "lr"}
@@ -325,22 +346,19 @@ class FewShot:
         return Table(columns, rows)
 
     def findings(self) -> list[str]:
-        """Where SMVR-ADAM is ahead and where not."""
+        """The methods by their accuracy on test tasks, at every third of the common budget."""
         out = []
         for number in self.shots:
             cells, budget = self.of(number), self.budget(number)
-            if "SMVR-ADAM" not in cells:
-                continue
             for k in (1, 2, 3):
-                ours = cells["SMVR-ADAM"].at(budget * k / 3)
-                ahead = {
-                    name: cell.at(budget * k / 3)
-                    for name, cell in cells.items()
-                    if cell.at(budget * k / 3) > ours
-                }
-                where = f"{number}-shot, {k}/3 of {budget:,.0f} images: SMVR-ADAM {100 * ours:.1f} %"
-                words = ", ".join(f"{name} {100 * value:.1f} %" for name, value in ahead.items())
-                out.append(f"{where}; ahead of it: {words}." if ahead else f"{where}, the highest.")
+                at = {n: cell.at(budget * k / 3) for n, cell in cells.items() if not cell.diverged}
+                ranked = sorted(at.items(), key=lambda pair: -pair[1])
+                words = ", ".join(f"{name} {100 * value:.1f} %" for name, value in ranked)
+                out.append(f"{number}-shot, {k}/3 of {budget:,.0f} images: {words or 'none'}.")
+            diverged = [name for name, cell in cells.items() if cell.diverged]
+            for words, names in (("diverged", diverged), ("not computed", self.missing(number))):
+                if names:
+                    out.append(f"{number}-shot, {words}: {', '.join(names)}.")
         return out
 
     def curves(self) -> Table:
@@ -370,12 +388,16 @@ class FewShot:
             for column, kind in enumerate(("train", "test")):
                 axis = axes[row, column]
                 for name, cell in self.of(number).items():
+                    if cell.diverged:
+                        continue
                     colour, dash = looks[name]
                     runs = 100 * np.asarray(getattr(cell, kind))
                     axis.plot(cell.images, runs.mean(axis=0), color=colour, ls=dash, label=name)
                     axis.fill_between(
                         cell.images, runs.min(axis=0), runs.max(axis=0), color=colour, alpha=0.15, lw=0
                     )
+                axis.axhline(100 / WAYS, color="0.6", lw=0.8)
+                axis.annotate("chance", (1, 100 / WAYS), (-4, 3), **CORNER)
                 axis.set_title(f"{number}-shot, {'training' if kind == 'train' else 'test'} tasks")
                 axis.xaxis.set_major_formatter(EngFormatter(sep=""))
                 axis.grid(alpha=0.25)
@@ -383,8 +405,9 @@ class FewShot:
             axes[row, 0].set_ylabel("accuracy, percent")
         for axis in axes[-1]:
             axis.set_xlabel("images drawn, all levels")
-        handles, labels = axes[0, 0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
+        lines = {line.get_label(): line for axis in axes.flat for line in axis.get_lines()}
+        shown = [lines[name] for name in RIVALS if name in lines]
+        figure.legend(handles=shown, loc="outside lower center", ncols=4, frameon=False)
         return figure
 
 

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from nestax import networks
+from nestax import networks, trees
 from nestax.blocks import Blocks
 from nestax.errors import ProblemError, SettingError, check_count, check_setting
 from nestax.level import Level
@@ -33,17 +33,24 @@ class MeanLoss(eqx.Module):
     row_loss: RowLoss
 
     def __call__(self, w: PyTree, rows: tuple[Array, Array], images: Array | None = None) -> Array:
-        x, y = (a.reshape(-1, *a.shape[2:]) for a in rows)
-        return jnp.mean(self.row_loss.each(w, (_inputs(x, images, w), y)))
+        return jnp.mean(self.each(w, rows, images))
+
+    def each(self, w: PyTree, rows: tuple[Array, Array], images: Array | None) -> Array:
+        """The loss of every example."""
+        return self.row_loss.each(w, self._examples(w, rows, images))
 
     def scores(self, w: PyTree, rows: tuple[Array, Array], images: Array | None) -> Array:
         """For every example 1 if the class is right, or the loss of a regression."""
-        x, y = (a.reshape(-1, *a.shape[2:]) for a in rows)
-        x = _inputs(x, images, w)
+        x, y = self._examples(w, rows, images)
         if not jnp.issubdtype(y.dtype, jnp.integer):
             return self.row_loss.each(w, (x, y))
         guess = jax.vmap(lambda one: jnp.argmax(self.row_loss.model(w, one)))(x)
-        return (guess == y).astype(jax.tree.leaves(w)[0].dtype)
+        return (guess == y).astype(_dtype(w))
+
+    def _examples(self, w: PyTree, rows: tuple[Array, Array], images: Array | None) -> Any:
+        """All examples of the rows in one list; images by number become ink at 1 and paper at 0."""
+        x, y = (a.reshape(-1, *a.shape[2:]) for a in rows)
+        return (x if images is None else images[x].astype(_dtype(w)) / 255), y
 
 
 class InnerStep(eqx.Module):
@@ -116,19 +123,18 @@ def maml(
         model, w0 = network.apply, network.init if w0 is None else w0
     elif w0 is None:
         raise SettingError("a model of your own needs its starting weights: give w0.")
-    tasks = check_tasks(sinusoids() if tasks is None else tasks)
     check_count("inner_steps", inner_steps)
     check_setting("inner_lr", inner_lr, "positive", lambda a: a > 0)
+    start = w0(jax.random.key(0)) if is_drawn(w0) else w0
+    tasks = _on_device(sinusoids() if tasks is None else tasks, start)
     if loss is None:
-        whole = jnp.issubdtype(jnp.asarray(tasks.query[1]).dtype, jnp.integer)
+        whole = jnp.issubdtype(tasks.query[1].dtype, jnp.integer)
         loss = multinomial if whole else squared
     mean_loss = MeanLoss(RowLoss(model, loss))
     step = InnerStep(mean_loss)
-    start = w0(jax.random.key(0)) if is_drawn(w0) else w0
     _refuse_bad_start(mean_loss, start, tasks)
-    dtype = jax.tree.leaves(start)[0].dtype
-    lr = jnp.asarray(inner_lr, dtype)
-    images = () if tasks.images is None else (jnp.asarray(tasks.images),)
+    lr = jnp.asarray(inner_lr, _dtype(start))
+    images = () if tasks.images is None else (tasks.images,)
     support = Blocks(tasks.support, visit=visit, replace=False)
     query = Blocks(tasks.query, visit=visit, replace=False)
     levels = [
@@ -137,29 +143,32 @@ def maml(
     ]
     levels.append(Level(mean_loss, query, args=images, name="query", batched=True))
     metrics = {
-        name: Adapted(step, check_tasks(others), lr, inner_steps, visit)
+        name: Adapted(step, _on_device(others, start), lr, inner_steps, visit)
         for name, others in (score or {}).items()
     }
     return Problem(levels, w0, metrics=metrics | problem.pop("metrics", {}), **problem)
 
 
-def _inputs(x: Array, images: Array | None, w: PyTree) -> Array:
-    """Inputs from what rows hold: themselves, or images by number with ink at 1 and paper at 0."""
-    if images is None:
-        return x
-    return images[x].astype(jax.tree.leaves(w)[0].dtype) / 255
+def _on_device(tasks: Tasks, w: PyTree) -> Tasks:
+    """Checked, and in the floating-point type of the weights."""
+    return jax.tree.map(jnp.asarray, trees.cast(check_tasks(tasks), _dtype(w)))
+
+
+def _dtype(w: PyTree) -> Any:
+    return jnp.asarray(jax.tree.leaves(w)[0]).dtype
 
 
 def _refuse_bad_start(loss: MeanLoss, w: PyTree, tasks: Tasks) -> None:
-    rows = jax.tree.map(lambda a: jnp.asarray(a[0]), tasks.query)
-    images = None if tasks.images is None else jnp.asarray(tasks.images)
+    rows = jax.tree.map(lambda a: a[0], tasks.query)
     try:
-        value = eqx.filter_jit(loss)(w, rows, images)
+        losses = eqx.filter_jit(loss.each)(w, rows, tasks.images)
     except Exception as error:
         reason = (str(error).strip() or repr(error)).splitlines()[0]
         raise ProblemError(f"model, loss and tasks do not fit together: {reason}") from None
-    if not jnp.isfinite(value):
+    if losses.ndim != 1:
+        raise ProblemError(f"loss must be one number an example; it has the shape {losses.shape[1:]}.")
+    if not jnp.isfinite(losses).all():
         raise ProblemError(
-            f"the loss of task 0 is {value} at the start: the model returns values that are not finite "
-            "there; choose another w0, or scale x."
+            f"losses of task 0 are not finite at the start, such as {losses[~jnp.isfinite(losses)][0]}: "
+            "choose another w0, scale x, or give the model an output for every class."
         )

@@ -1,0 +1,40 @@
+"""Figure 4 of the SMVR paper, from cells in benchmarks/results/maml into docs/meta-learning.md.
+
+    nestax reproduce maml --full --cells benchmarks/results/maml
+    python benchmarks/maml.py
+
+The first computes the cells that are not there, and needs a large GPU; the second only shows them.
+"""
+
+import json
+from pathlib import Path
+
+from nestax.experiments.maml import FULL, Cell, FewShot
+
+HERE = Path(__file__).parent
+CELLS, DOCS = HERE / "results" / "maml", HERE.parent / "docs"
+PAGE, FIGURE = DOCS / "meta-learning.md", DOCS / "images" / "maml.png"
+
+
+def kept() -> FewShot:
+    cells = [Cell(**json.loads(file.read_text())) for file in sorted(CELLS.glob("*.json"))]
+    return FewShot({(cell.method, cell.shots): cell for cell in cells}, FULL)
+
+
+def write_page(result: FewShot) -> None:
+    parts = {
+        "accuracies": result.accuracies().to_markdown(),
+        "details": result.details().to_markdown(),
+        "findings": "\n".join(f"* {finding}" for finding in result.findings()),
+    }
+    text = PAGE.read_text()
+    for name, part in parts.items():
+        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+        before, rest = text.split(begin)
+        text = f"{before}{begin}\n{part}\n{end}{rest.split(end)[1]}"
+    PAGE.write_text(text)
+    result.plot().savefig(FIGURE, dpi=150)
+
+
+if __name__ == "__main__":
+    write_page(kept())
