@@ -36,7 +36,7 @@ import nestax as nx
 from nestax import checkpoint, keeping
 from nestax.checkpoint import Folder
 from nestax.cli import shell
-from nestax.datasets import libsvm, read_returns
+from nestax.datasets import libsvm, read_examples, read_returns
 
 #: Seconds that one file may take, and after which a process that does not answer is ended.
 LIMIT, LAST_LIMIT = 10.0, 120.0
@@ -305,6 +305,7 @@ READERS = {
         lambda: Bytes(parquet(), lambda p: sound(read_returns(p, unit="percent").values)), 6,
     ),
     "Parquet stream": (lambda: Bytes(parquet(), read_stream), 12),
+    "examples": (lambda: Bytes(TABLE, lambda p: sound(read_examples(p, "date", groups="a").X)), 8),
     "libsvm": (lambda: Bytes(LINES, lambda p: sound(libsvm(p)[0])), 12),
     "config": (lambda: Bytes(CONFIG, shell._toml), 6),
     "checkpoint": (lambda: Kept("checkpoint"), 8),
