@@ -9,7 +9,7 @@ The first computes the cells that are not there, and needs a large GPU; the seco
 import json
 from pathlib import Path
 
-from nestax.experiments.maml import FULL, Cell, FewShot
+from nestax.experiments.maml import FULL, RIVALS, Cell, FewShot
 
 HERE = Path(__file__).parent
 CELLS, DOCS = HERE / "results" / "maml", HERE.parent / "docs"
@@ -17,7 +17,8 @@ PAGE, FIGURE = DOCS / "meta-learning.md", DOCS / "images" / "maml.png"
 
 
 def kept() -> FewShot:
-    cells = [Cell(**json.loads(file.read_text())) for file in sorted(CELLS.glob("*.json"))]
+    cells = [Cell(**json.loads(file.read_text())) for file in CELLS.glob("*.json")]
+    cells.sort(key=lambda cell: (cell.shots, list(RIVALS).index(cell.method)))
     return FewShot({(cell.method, cell.shots): cell for cell in cells}, FULL)
 
 

@@ -45,7 +45,7 @@ from nestax.datasets import Omniglot
 from nestax.errors import ProblemError, SettingError
 from nestax.estimators import ATSCGD, NLASG, SCSC, AdjointSMVR, Plain
 from nestax.estimators.tscgd import published_beta
-from nestax.figure import COLOURS, DASHES
+from nestax.figure import COLOURS
 from nestax.networks import convolutional
 from nestax.per_block import PerBlock
 from nestax.problem import Problem
@@ -322,7 +322,7 @@ class FewShot:
                 train = 100 * np.mean(cell.train, axis=0)[-1]
                 rows.append([
                     number, name, len(last), *thirds, round(float(last.mean()), 1),
-                    round(float(last.std()), 1), round(float(train), 1),
+                    round(float(last.std()), 1) if len(last) > 1 else "–", round(float(train), 1),
                 ])  # fmt: skip
         return Table(columns, rows)
 
@@ -381,9 +381,11 @@ class FewShot:
             raise ImportError("figures need matplotlib: pip install 'nestax[plot]'.") from None
         figure = Figure(figsize=(9.5, 3.4 * len(self.shots) + 0.8), layout="constrained")
         axes = figure.subplots(len(self.shots), 2, squeeze=False, sharey="row")
-        looks = {
-            name: (COLOURS[k % len(COLOURS)], DASHES[k % len(DASHES)]) for k, name in enumerate(RIVALS)
-        }
+        # A colour for every method of the paper; the baselines are black.
+        *own, black = COLOURS
+        looks = dict(
+            zip(RIVALS, [*((colour, "-") for colour in own), (black, "--"), (black, "-")], strict=True)
+        )
         for row, number in enumerate(self.shots):
             for column, kind in enumerate(("train", "test")):
                 axis = axes[row, column]
