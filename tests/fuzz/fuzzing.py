@@ -401,7 +401,7 @@ def fuzz(name, count, seed=0, folder=None, patience=None):
                 if timed:
                     signal.setitimer(signal.ITIMER_REAL, LIMIT)
                 if patience is not None:
-                    faulthandler.dump_traceback_later(patience, exit=True)
+                    faulthandler.dump_traceback_later(patience, exit=True, file=sys.__stderr__)
                 try:
                     with looking.over(here):
                         was_read = outcome(reader, here)
