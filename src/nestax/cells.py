@@ -85,9 +85,9 @@ class Cells:
         """The words in the column of that name; missing ones are refused."""
         if name not in self.names:
             near = difflib.get_close_matches(name, self.names, n=1)
-            hint = (
-                f"did you mean {near[0]!r}?" if near else f"there are {', '.join(self.names[:SHOWN])}, …"
-            )
+            more = len(self.names) - SHOWN
+            known = ", ".join(self.names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {known}."
             raise ProblemError(f"{self.path} has no column {name!r}; {hint}")
         k = self.names.index(name)
         words = [row[k].strip() for row in self.rows]
