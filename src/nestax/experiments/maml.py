@@ -54,7 +54,7 @@ from nestax.steps import Averaged, Descent
 from nestax.sweeping import Sweep, grid, sweep
 from nestax.table import Table
 
-WAYS = 5
+WAYS, INNER_STEPS, QUERY = 5, 5, 10
 
 
 class SetUp(NamedTuple):
@@ -189,13 +189,14 @@ def run_cell(method: str, images: Omniglot, shots: int, setup: SetUp) -> Cell:
     rival = RIVALS[method]
     settings = grid(lr=rival.lrs, **{rival.knob: rival.values})
     stride = setup.steps // setup.records
+    sizes = {f"step {k}": shots for k in range(1, INNER_STEPS + 1)} | {"query": QUERY}
     problem = task_problem(images, shots, setup, rival.episodes)
 
     def run(steps: int) -> tuple[Sweep, float]:
         began = time.perf_counter()
         runs = sweep(
             problem, rival.build, settings=settings, seeds=setup.seeds if rival.repeated else 1,
-            steps=steps, batch_size={f"step {k}": shots for k in range(1, 6)} | {"query": 10},
+            steps=steps, batch_size=sizes,
             record=["train", "test"], record_every=stride, progress=False,
         ).whole()  # fmt: skip
         return runs, time.perf_counter() - began
@@ -225,7 +226,7 @@ def run_cell(method: str, images: Omniglot, shots: int, setup: SetUp) -> Cell:
 def task_problem(images: Omniglot, shots: int, setup: SetUp, episodes: bool) -> Problem:
     """Training tasks as a chain with blocks, with accuracies on training and on test tasks."""
     network = convolutional(WAYS, side=setup.side, filters=setup.filters)
-    pool = images.tasks(setup.episodes if episodes else setup.tasks, ways=WAYS)
+    pool = images.tasks(setup.episodes if episodes else setup.tasks, ways=WAYS, query=QUERY)
     test = images.tasks(setup.test_tasks, ways=WAYS, support=5, query=15, test=True)
     scored = {
         "train": pool.first(setup.train_tasks).with_shots(shots),
@@ -233,7 +234,7 @@ def task_problem(images: Omniglot, shots: int, setup: SetUp, episodes: bool) -> 
     }
     return maml(
         network.apply, pool.with_shots(shots) if episodes else pool, network.init, visit=setup.visit,
-        inner_lr=setup.inner_lr, score=scored,
+        inner_steps=INNER_STEPS, inner_lr=setup.inner_lr, score=scored,
     )  # fmt: skip
 
 
