@@ -87,7 +87,7 @@ def test_damaged_cells_are_refused(images, tmp_path, content):
 
 
 def test_an_unknown_method_is_refused(images):
-    with pytest.raises(nx.SettingError, match="no method is called 'SMRV'; there are A-TSCGD, NLASG,"):
+    with pytest.raises(nx.SettingError, match="no method is called 'SMRV'; there are A-TSCGD; NLASG;"):
         reproduce_maml(images, methods=["SMRV"])
 
 
@@ -144,10 +144,10 @@ def test_accuracies_are_at_equal_images(known):
 
 def test_findings_name_all_methods_as_they_fall(known):
     first, *_, third, diverged, missing = known.findings()
-    assert first == "1-shot, 1/3 of 900 images: SCSC 40.0 %, SMVR 20.0 %."
-    assert third == "1-shot, 3/3 of 900 images: SCSC 80.0 %, SMVR 20.0 %."
+    assert first == "1-shot, 1/3 of 900 images: SCSC 40.0 %; SMVR 20.0 %."
+    assert third == "1-shot, 3/3 of 900 images: SCSC 80.0 %; SMVR 20.0 %."
     assert diverged == "1-shot, diverged: NLASG."
-    assert missing.startswith("1-shot, not computed: A-TSCGD, Nested-SPIDER, SMVR-ADAM, Plain-ADAM")
+    assert missing.startswith("1-shot, not computed: A-TSCGD; Nested-SPIDER; SMVR-ADAM; Plain-ADAM")
 
 
 def test_tables_and_figure(result, known):

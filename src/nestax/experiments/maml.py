@@ -260,7 +260,7 @@ def reproduce_maml(
     chosen = list(RIVALS) if methods is None else list(methods)
     for name in chosen:
         if name not in RIVALS:
-            raise SettingError(f"no method is called {name!r}; there are {', '.join(RIVALS)}.")
+            raise SettingError(f"no method is called {name!r}; there are {'; '.join(RIVALS)}.")
     done: dict[tuple[str, int], Cell] = {}
     for number in shots:
         for name in RIVALS:
@@ -346,12 +346,12 @@ class FewShot:
             for k in (1, 2, 3):
                 at = {n: cell.at(budget * k / 3) for n, cell in cells.items() if not cell.diverged}
                 ranked = sorted(at.items(), key=lambda pair: -pair[1])
-                words = ", ".join(f"{name} {100 * value:.1f} %" for name, value in ranked)
+                words = "; ".join(f"{name} {100 * value:.1f} %" for name, value in ranked)
                 out.append(f"{number}-shot, {k}/3 of {budget:,.0f} images: {words or 'none'}.")
             diverged = [name for name, cell in cells.items() if cell.diverged]
             for words, names in (("diverged", diverged), ("not computed", self.missing(number))):
                 if names:
-                    out.append(f"{number}-shot, {words}: {', '.join(names)}.")
+                    out.append(f"{number}-shot, {words}: {'; '.join(names)}.")
         return out
 
     def curves(self) -> Table:
