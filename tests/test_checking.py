@@ -140,3 +140,12 @@ def test_a_level_that_noise_carries_out_of_its_domain_is_named():
     assert nx.check(logarithm(lambda u: jnp.maximum(u, 0.0))).advice
     doubled = nx.check(logarithm(between=[nx.Level(lambda u: 2 * u, name="double")]))
     assert "give level 'double' a project=" in doubled.advice[0]
+
+
+def test_rows_without_replacement_may_be_fewer_than_the_draws():
+    rows = nx.Population(np.arange(5.0), replace=False)
+    problem = nx.Problem([nx.Level(lambda w, x: (w - x) ** 2, rows, name="square")], jnp.ones(()))
+    report = nx.check(problem)
+    assert report.ok, str(report)
+    mean, deviation = np.mean([1, 0, 1, 4, 9]), np.std([1, 0, 1, 4, 9])  # all five rows, each once
+    np.testing.assert_allclose(report.levels[0].noise, deviation / mean, rtol=1e-9)
