@@ -79,8 +79,8 @@ class Compiled:
 
     def _measure(self, copies: int) -> bool:
         """Whether a chunk overwrites its carry. Refuses a carry that does not fit into memory."""
-        shapes = self.carried().values()
-        size = sum(math.prod(shape) * jnp.dtype(dtype).itemsize for shape, dtype in shapes)
+        arrays = [(s, d) for s, d in self.carried().values() if not d.startswith("key")]
+        size = sum(math.prod(shape) * jnp.dtype(dtype).itemsize for shape, dtype in arrays)
         if size <= LARGE_BYTES:
             return False
         free, where = free_memory()

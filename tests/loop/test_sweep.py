@@ -30,7 +30,7 @@ def test_a_grid_is_every_combination_the_last_name_fastest():
     "build",
     [
         smvr,
-        lambda s: (nx.AdjointSMVR(beta=s.beta), optax.adam(s.lr)),
+        pytest.param(lambda s: (nx.AdjointSMVR(s.beta), optax.adam(s.lr)), marks=pytest.mark.slow),
         lambda s: (nx.SnapshotSMVR(beta=s.beta, period=9), optax.sgd(s.lr)),
     ],
 )

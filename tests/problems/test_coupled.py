@@ -86,7 +86,7 @@ def best(problem, method, optimiser, rates, steps, batch_size):
 @pytest.mark.parametrize(
     "method",
     [
-        nx.SOX(0.1, 0.1),
+        pytest.param(nx.SOX(0.1, 0.1), marks=pytest.mark.slow),
         pytest.param(nx.MSVR(0.1, 0.1), marks=pytest.mark.slow),
         pytest.param(nx.PerBlock(nx.AdjointSMVR(0.1, mode="fresh")), marks=pytest.mark.slow),
         pytest.param(nx.BlockSMVR(0.1), marks=pytest.mark.slow),
