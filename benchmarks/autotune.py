@@ -16,10 +16,9 @@ from sklearn.preprocessing import StandardScaler
 
 import nestax as nx
 from nestax.table import Table
+from pages import fill
 
 HERE = Path(__file__).parent
-PAGE = HERE.parent / "docs" / "theory.md"
-BEGIN, END = "<!-- autotune table: begin -->", "<!-- autotune table: end -->"
 SAMPLES, BATCH, SEEDS = 100_000, 16, 5
 GRID = nx.grid(beta=[0.1, 0.5, 0.9], lr=[0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0])
 #: The error of a run is the mean gap over this many records at its end.
@@ -83,5 +82,4 @@ if __name__ == "__main__":
         print(*rows[-1], flush=True)
     table = Table(["problem", "best of 21, S samples", "minimize, 3·S samples", "ratio"], rows)
     table.to_csv(HERE / "results" / "autotune.csv")
-    before, rest = PAGE.read_text().split(BEGIN)
-    PAGE.write_text(f"{before}{BEGIN}\n{table.to_markdown()}\n{END}{rest.split(END)[1]}")
+    fill("theory.md", {"autotune table": table.to_markdown()})

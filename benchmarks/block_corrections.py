@@ -23,10 +23,9 @@ import numpy as np
 from nestax.blocks import subset
 from nestax.table import Table
 from nestax.tracking import average, storm, storm_of_blocks
+from pages import fill
 
 HERE = Path(__file__).parent
-PAGE = HERE.parent / "docs" / "blocks.md"
-BEGIN, END = "<!-- corrections table: begin -->", "<!-- corrections table: end -->"
 M, D, OUTPUTS, BATCH = 64, 10, 5, 4
 #: Length of a step of the weights, and how much single draws of g and of its slope vary.
 SPEEDS, NOISE = (0.003, 0.03), 0.5
@@ -108,5 +107,4 @@ if __name__ == "__main__":
     table = Table(["length of a step", "beta", "M/B", *found], rows)
     table.to_csv(HERE / "results" / "block_corrections.csv")
     shown = Table(table.columns, [[f"{x:.3g}" for x in row] for row in rows])
-    page, rest = PAGE.read_text().split(BEGIN)
-    PAGE.write_text(f"{page}{BEGIN}\n{shown.to_markdown()}\n{END}{rest.split(END)[1]}")
+    fill("blocks.md", {"corrections table": shown.to_markdown()})

@@ -24,10 +24,9 @@ from nestax.drive import Compiled, make_plan
 from nestax.loop import Run
 from nestax.minimizing import Always
 from nestax.table import Table
+from pages import fill
 
 HERE = Path(__file__).parent
-PAGE = HERE.parent / "docs" / "blocks.md"
-BEGIN, END = "<!-- step table: begin -->", "<!-- step table: end -->"
 UNITS = (1, 40, 40, 1)
 ROWS, BATCH, STEPS = 20, 10, 100
 
@@ -112,5 +111,4 @@ if __name__ == "__main__":
     table = Table(["M", "B", "table, MB", "beside it, MB", "CPU µs per step"], rows)
     table.to_csv(HERE / "results" / "blocks.csv")
     shown = Table(table.columns, [[f"{m:,}", b, *(f"{x:,.3g}" for x in rest)] for m, b, *rest in rows])
-    page, rest = PAGE.read_text().split(BEGIN)
-    PAGE.write_text(f"{page}{BEGIN}\n{shown.to_markdown()}\n{END}{rest.split(END)[1]}")
+    fill("blocks.md", {"step table": shown.to_markdown()})

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from measure import on_one_thread
+from pages import fill
 
 on_one_thread()
 
@@ -32,7 +33,6 @@ jax.config.update("jax_enable_x64", True)
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "cone_solver.json"
-PAGE = HERE.parent / "docs" / "cone-solvers.md"
 
 ROWS, ASSETS = (1_000, 10_000, 100_000, 1_000_000), (10, 100, 1_000)
 #: The largest rows × assets (mean-deviation), and rows × assets² (mean-semideviation, which is what an
@@ -152,15 +152,9 @@ def page_table(cells: dict[str, Any], name: str) -> str:
 
 
 def write_page(cells: dict[str, Any]) -> None:
-    page = PAGE.read_text()
-    for name in PROBLEMS:
-        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-        before, after = page.split(begin)[0], page.split(end)[1]
-        page = f"{before}{begin}\n{page_table(cells, name)}\n{end}{after}"
-    PAGE.write_text(page)
+    fill("cone-solvers.md", {name: page_table(cells, name) for name in PROBLEMS})
 
 
 if __name__ == "__main__":
     table = compute()
-    if PAGE.exists():
-        write_page(table)
+    write_page(table)

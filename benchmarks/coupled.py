@@ -14,10 +14,9 @@ import optax
 
 import nestax as nx
 from nestax.table import Table
+from pages import fill
 
 HERE = Path(__file__).parent
-PAGE = HERE.parent / "docs" / "blocks.md"
-BEGIN, END = "<!-- coupled table: begin -->", "<!-- coupled table: end -->"
 RATES = [0.01, 0.03, 0.1, 0.3]
 METHODS = {
     "Plain": nx.Plain(),
@@ -65,5 +64,4 @@ if __name__ == "__main__":
             print(*rows[-1], flush=True)
     table = Table(["problem", "method", "1 draw a block", "2 draws", "8 draws"], rows)
     table.to_csv(HERE / "results" / "coupled.csv")
-    page, rest = PAGE.read_text().split(BEGIN)
-    PAGE.write_text(f"{page}{BEGIN}\n{table.to_markdown()}\n{END}{rest.split(END)[1]}")
+    fill("blocks.md", {"coupled table": table.to_markdown()})

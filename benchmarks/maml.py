@@ -10,10 +10,11 @@ import json
 from pathlib import Path
 
 from nestax.experiments.maml import FULL, RIVALS, Cell, FewShot
+from pages import DOCS, fill
 
 HERE = Path(__file__).parent
-CELLS, DOCS = HERE / "results" / "maml", HERE.parent / "docs"
-PAGE, FIGURE = DOCS / "meta-learning.md", DOCS / "images" / "maml.png"
+CELLS = HERE / "results" / "maml"
+FIGURE = DOCS / "images" / "maml.png"
 
 
 def kept() -> FewShot:
@@ -28,12 +29,7 @@ def write_page(result: FewShot) -> None:
         "details": result.details().to_markdown(),
         "findings": "\n".join(f"* {finding}" for finding in result.findings()),
     }
-    text = PAGE.read_text()
-    for name, part in parts.items():
-        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-        before, rest = text.split(begin)
-        text = f"{before}{begin}\n{part}\n{end}{rest.split(end)[1]}"
-    PAGE.write_text(text)
+    fill("meta-learning.md", parts)
     result.plot().savefig(FIGURE, dpi=150)
 
 

@@ -24,11 +24,10 @@ import optax
 import nestax as nx
 from nestax.networks import perceptron
 from nestax.table import Table
+from pages import fill
 
 HERE = Path(__file__).parent
-PAGE = HERE.parent / "docs" / "meta-learning.md"
 RESULTS = HERE / "results" / "maml_sinusoids.csv"
-BEGIN, END = "<!-- sinusoids: begin -->", "<!-- sinusoids: end -->"
 M, ROWS, STEPS, SEEDS = 16, 4, 500, 3
 RATES, BETAS = (1e-4, 1e-3, 1e-2), (0.1, 0.3, 0.6, 0.9)
 METHODS = {
@@ -119,5 +118,4 @@ if __name__ == "__main__":
                 rows.append([every, rate, name, round(beta, 3), error / base, loss])
                 print(*rows[-1], flush=True)
     Table(["M/B", "lr", "method", "beta", "error", "loss"], rows).to_csv(RESULTS)
-    page, rest = PAGE.read_text().split(BEGIN)
-    PAGE.write_text(f"{page}{BEGIN}\n{summary(rows).to_markdown()}\n{END}{rest.split(END)[1]}")
+    fill("meta-learning.md", {"sinusoids": summary(rows).to_markdown()})

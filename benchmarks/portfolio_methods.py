@@ -14,13 +14,12 @@ import numpy as np
 
 import nestax as nx
 from nestax.table import Table
+from pages import fill
 
 jax.config.update("jax_enable_x64", True)
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "portfolio.json"
-PAGE = HERE.parent / "docs" / "comparison.md"
-BEGIN, END = "<!-- portfolio table: begin -->", "<!-- portfolio table: end -->"
 
 #: Batch size to samples: 50,000, 10,000 and 2,500 steps of a method that draws one batch a level.
 BUDGETS = {1: 100_000, 16: 320_000, 128: 640_000}
@@ -103,12 +102,9 @@ def page_table(cells: dict) -> str:
 
 
 def write_page(cells: dict) -> None:
-    page = PAGE.read_text()
-    before, after = page.split(BEGIN)[0], page.split(END)[1]
-    PAGE.write_text(f"{before}{BEGIN}\n{page_table(cells)}\n{END}{after}")
+    fill("comparison.md", {"portfolio table": page_table(cells)})
 
 
 if __name__ == "__main__":
     table = compute()
-    if PAGE.exists():
-        write_page(table)
+    write_page(table)

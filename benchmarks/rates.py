@@ -16,10 +16,10 @@ import jax
 import nestax as nx
 from nestax.rating import Rates
 from nestax.table import Table
+from pages import DOCS, fill
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "rates.json"
-DOCS = HERE.parent / "docs"
 STAGED = ["SMVR", "SMVR in stages"]
 #: What is measured: seeds, numbers of levels, methods. Gaps spread more than gradients do.
 CELLS = {
@@ -65,16 +65,11 @@ def gather(cells: dict, family: str) -> Rates:
 
 
 def write_page(cells: dict) -> None:
-    page = DOCS / "rates.md"
-    text = page.read_text()
     for family in CELLS:
         result, name = gather(cells, family), family.replace(" ", "-")
         result.plot(DOCS / "images" / f"rates-{name}.png")
         result.points.to_csv(HERE / "results" / f"rates-{name}.csv")
-        begin, end = f"<!-- {family}: begin -->", f"<!-- {family}: end -->"
-        before, rest = text.split(begin)
-        text = f"{before}{begin}\n{result.table.to_markdown()}\n{end}{rest.split(end)[1]}"
-    page.write_text(text)
+        fill("rates.md", {family: result.table.to_markdown()})
 
 
 if __name__ == "__main__":

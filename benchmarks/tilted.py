@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 
 from nestax.table import Table
+from pages import DOCS, fill
 
-DOCS = Path(__file__).parent.parent / "docs"
-PAGE, FIGURE = DOCS / "tilted-results.md", DOCS / "images" / "tilted.png"
+FIGURE = DOCS / "images" / "tilted.png"
 RESULTS = Path(__file__).parent / "results" / "tilted.csv"
 #: The columns of methods.csv that the page has room for.
 SHORT = [
@@ -33,12 +33,7 @@ def write_page(folder: Path) -> None:
         "rows": table("rows"),
         "findings": "\n".join(f"* {row[0]}" for row in read(folder / "findings.csv").rows),
     }
-    text = PAGE.read_text()
-    for name, part in parts.items():
-        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-        before, rest = text.split(begin)
-        text = f"{before}{begin}\n{part}\n{end}{rest.split(end)[1]}"
-    PAGE.write_text(text)
+    fill("tilted-results.md", parts)
     shutil.copyfile(folder / "figure-3.png", FIGURE)
     shutil.copyfile(folder / "methods.csv", RESULTS)
 

@@ -24,10 +24,9 @@ from sklearn.preprocessing import StandardScaler
 
 import nestax as nx
 from nestax.table import Table
+from pages import fill
 
 HERE = Path(__file__).parent
-PAGE = HERE.parent / "docs" / "scikit-learn.md"
-BEGIN, END = "<!-- tilted classifier tables: begin -->", "<!-- tilted classifier tables: end -->"
 SEEDS, IMBALANCE, NOISE = 10, 20, (0.3, 0.0)
 
 
@@ -93,6 +92,4 @@ if __name__ == "__main__":
         tables.append(f"{share}\n\n{Table(columns, rows).to_markdown()}")
     header = ["source", "noise", "seed", *CLASSIFIERS]
     Table(header, numbers).to_csv(HERE / "results" / "tilted_classifier.csv")
-    before, rest = PAGE.read_text().split(BEGIN)
-    text = "\n\n".join(tables)
-    PAGE.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.split(END)[1]}")
+    fill("scikit-learn.md", {"tilted classifier tables": "\n\n".join(tables)})

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Annotated
 
 import numpy as np
@@ -192,3 +193,11 @@ def test_what_was_not_asked_for_may_be_missing(tmp_path, monkeypatch):
     assert done.stderr == f"There will be no report: {ERRORS['extra']}\n"
     done = invoke("show", "--out", "mine")
     assert (done.exit_code, done.stderr) == (2, f"nestax show: {ERRORS['extra']}\n")
+
+
+def test_folders_are_paths_whatever_typer_hands_over():
+    named = [SimpleNamespace(name="cells")]
+    ctx = SimpleNamespace(
+        params={"out": None, "cells": "some/folder"}, command=SimpleNamespace(params=named)
+    )
+    assert begin(ctx) == {"cells": Path("some/folder")}

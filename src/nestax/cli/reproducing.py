@@ -169,7 +169,7 @@ def few_shot_figure(full: bool, shots: int | None, only: str | None, cells: Path
         shots=(1, 5) if shots is None else (shots,),
         setup=setup,
         methods=None if only is None else [name.strip() for name in only.split(";")],
-        cells=None if cells is None else Path(cells),
+        cells=cells,
         tell=note,
     )
     accuracies, details = result.accuracies(), result.details()

@@ -24,6 +24,8 @@ from nestax.table import Table
 #: Where the command line is kept for the report, and what of it is no setting of the run.
 ARGUMENTS = "nestax.arguments"
 DELIVERY = ("out", "overwrite", "json", "config", "checkpoint", "resume")
+#: Options that name a folder.
+FOLDERS = ("out", "checkpoint", "cells")
 #: Where the folder of --checkpoint is kept for messages, and the file in it that tells the command line.
 KEPT_IN, COMMAND = "nestax.checkpoint", "command.json"
 
@@ -121,6 +123,9 @@ def begin(ctx: typer.Context) -> dict[str, Any]:
 
     from nestax import report
 
+    for name in FOLDERS:  # text in older versions of Typer
+        if isinstance(ctx.params.get(name), str):
+            ctx.params[name] = Path(ctx.params[name])
     if ctx.params["out"] is not None:
         try:
             report.require()
