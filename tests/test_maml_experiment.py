@@ -79,6 +79,35 @@ def test_cells_are_found_again(result, images, folder, monkeypatch):
         reproduce_maml(images, shots=(1,), setup=SMALL._replace(steps=6), methods=CHEAP, cells=folder)
 
 
+def test_a_cell_goes_on_after_the_settings_that_are_done(images, tmp_path, monkeypatch):
+    monkeypatch.setattr(maml, "convolutional", linear)
+    monkeypatch.setattr(maml, "INNER_STEPS", 1)
+    longer = SMALL._replace(steps=6, records=3)
+    whole = maml.run_cell("Plain-ADAM", images, 1, longer)
+    ran, real = [], maml.sweep
+
+    def stopped_in_the_second(*args, settings, **kwargs):
+        if ran:
+            raise KeyboardInterrupt
+        ran.append(settings)
+        return real(*args, settings=settings, **kwargs)
+
+    monkeypatch.setattr(maml, "sweep", stopped_in_the_second)
+    with pytest.raises(KeyboardInterrupt):
+        maml.run_cell("Plain-ADAM", images, 1, longer, tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == ["1-shot-plain-adam-setting-0.json"]
+
+    def not_the_first(*args, settings, steps, **kwargs):
+        assert steps < longer.steps or settings["lr"] != ran[0]["lr"]
+        return real(*args, settings=settings, steps=steps, **kwargs)
+
+    monkeypatch.setattr(maml, "sweep", not_the_first)
+    cell = maml.run_cell("Plain-ADAM", images, 1, longer, tmp_path)
+    clock = {"seconds": 0, "step_ms": 0}
+    assert dataclasses.replace(cell, **clock) == dataclasses.replace(whole, **clock)
+    assert [file.name for file in tmp_path.iterdir()] == ["1-shot-plain-adam.json"]
+
+
 @pytest.mark.parametrize("content", ["{", "[]", "{}", '"cell"'])
 def test_damaged_cells_are_refused(images, tmp_path, content):
     (tmp_path / "1-shot-scsc.json").write_text(content)

@@ -275,6 +275,10 @@ def reproduce_maml(
     only: Annotated[
         str | None, typer.Option(help="Methods to compute, separated by semicolons; all by default.")
     ] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(min=20, help="Steps of a run; 1,000 with --full, 60 without it, by default."),
+    ] = None,
     cells: Annotated[
         Path | None, typer.Option(help="Folder in which every method's result is kept, and found again.")
     ] = None,

@@ -161,9 +161,13 @@ def _zero_and_one(X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]
     return X, (y > 0).astype(int)
 
 
-def few_shot_figure(full: bool, shots: int | None, only: str | None, cells: Path | None) -> Outcome:
+def few_shot_figure(
+    full: bool, shots: int | None, only: str | None, steps: int | None, cells: Path | None
+) -> Outcome:
     """Figure 4, at full size or as a sketch."""
     setup = FULL if full else QUICK
+    if steps is not None:
+        setup = setup._replace(steps=steps)
     result = reproduce_maml(
         nx.datasets.omniglot(side=setup.side),
         shots=(1, 5) if shots is None else (shots,),

@@ -25,7 +25,8 @@ tuning     two learning rates times two values of a knob, chosen by the accuracy
            the last third of the run
 accuracy   on 100 of the training tasks and on 400 test tasks, after five steps on "shots" images a class
 
-A cell is a method at a number of shots. It is kept as a file, and not computed again if it is there.
+A cell is a method at a number of shots. It is kept as a file, and not computed again if it is there; so
+is every setting of a cell that is not done.
 """
 
 import dataclasses
@@ -33,7 +34,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
@@ -52,7 +53,7 @@ from nestax.per_block import PerBlock
 from nestax.problem import Problem
 from nestax.problems import maml
 from nestax.steps import Averaged, Descent
-from nestax.sweeping import Sweep, grid, sweep
+from nestax.sweeping import grid, sweep
 from nestax.table import Table
 
 WAYS, INNER_STEPS, QUERY = 5, 5, 10
@@ -185,50 +186,83 @@ class Cell:
         return float(np.mean(self.test, axis=0)[max(last, 0)])
 
 
-def run_cell(method: str, images: Omniglot, shots: int, setup: SetUp) -> Cell:
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """One setting of a method, run with all seeds: what a cell is made of.
+
+    late: mean accuracy on training tasks over the last third; runs that diverged count as 0.
+    """
+
+    setup: list[float]
+    images: list[float]
+    train: list[list[float]]
+    test: list[list[float]]
+    late: float
+    seconds: float
+
+
+Held = TypeVar("Held", Cell, Trial)
+
+
+def run_cell(method: str, images: Omniglot, shots: int, setup: SetUp, cells: Path | None = None) -> Cell:
     """Computes one cell: the seeds of a setting side by side, and one setting after the other, so that
-    the tables of one setting are in memory at a time. All settings share one program."""
+    the tables of one setting are in memory at a time. All settings share one program. With a folder a
+    setting that is done is kept until the cell is."""
     rival = RIVALS[method]
     settings = grid(lr=rival.lrs, **{rival.knob: rival.values})
+    seeds = setup.seeds if rival.repeated else 1
     stride = setup.steps // setup.records
     sizes = {f"step {k}": shots for k in range(1, INNER_STEPS + 1)} | {"query": QUERY}
     problem = task_problem(images, shots, setup, rival.episodes)
 
-    def run(row: int, steps: int) -> tuple[Sweep, float]:
+    def run(row: int, steps: int) -> Trial:
         began = time.perf_counter()
         runs = sweep(
             problem, rival.build, settings={name: column[[row]] for name, column in settings.items()},
-            seeds=setup.seeds if rival.repeated else 1, steps=steps, batch_size=sizes,
-            record=["train", "test"], record_every=stride, progress=False,
+            seeds=seeds, steps=steps, batch_size=sizes, record=["train", "test"], record_every=stride,
+            progress=False,
         ).whole()  # fmt: skip
-        return runs, time.perf_counter() - began
+        train, test = (np.nan_to_num(runs.records[name]) for name in ("train", "test"))
+        return Trial(
+            setup=list(setup),
+            images=(WAYS * runs.records["samples"]).tolist(),
+            train=train[0].tolist(),
+            test=test[0].tolist(),
+            late=_late(train, runs.finite),
+            seconds=time.perf_counter() - began,
+        )
 
-    tried, seconds = zip(*(run(row, setup.steps) for row in range(len(settings["lr"]))), strict=True)
-    (_, short), (_, longer) = run(0, stride), run(0, 2 * stride)
-    late = [_late_accuracy(runs) for runs in tried]
-    best = int(np.argmax(late))
-    train, test = (np.nan_to_num(tried[best].records[name][0]) for name in ("train", "test"))
-    return Cell(
+    trials = []
+    for row in range(len(settings["lr"])):
+        file = _file(cells, method, shots, row)
+        trials.append(_kept(file, Trial, setup) or _keep(file, run(row, setup.steps)))
+    short, longer = run(0, stride), run(0, 2 * stride)
+    best = int(np.argmax([trial.late for trial in trials]))
+    cell = Cell(
         method=method,
         shots=shots,
         setup=list(setup),
         chosen={name: float(column[best]) for name, column in settings.items() if name != "none"},
-        lanes=tried[best].status.size,
-        images=(WAYS * tried[best].records["samples"]).tolist(),
-        train=train.tolist(),
-        test=test.tolist(),
-        grid=late,
-        seconds=sum(seconds),
-        step_ms=1e3 * (longer - short) / stride,
+        lanes=seeds,
+        images=trials[best].images,
+        train=trials[best].train,
+        test=trials[best].test,
+        grid=[trial.late for trial in trials],
+        seconds=sum(trial.seconds for trial in trials),
+        step_ms=1e3 * (longer.seconds - short.seconds) / stride,
         device=jax.devices()[0].device_kind,
     )
+    _keep(_file(cells, method, shots), cell)
+    for row in range(len(trials)):
+        if file := _file(cells, method, shots, row):
+            file.unlink()
+    return cell
 
 
-def _late_accuracy(runs: Sweep) -> float:
-    """Mean accuracy on training tasks over the last third; a run that diverged counts as 0."""
-    train = np.nan_to_num(runs.records["train"])
-    late = train[:, :, -(-2 * train.shape[2] // 3) :].mean(axis=2)
-    return float(np.where(runs.finite, late, 0).mean())
+def _late(train: np.ndarray, finite: np.ndarray) -> float:
+    """Mean over the last third of the records; 0 for a run that is not finite."""
+    late = train[:, :, 2 * train.shape[2] // 3 :].mean(axis=2)
+    return float(np.where(finite, late, 0).mean())
 
 
 def task_problem(images: Omniglot, shots: int, setup: SetUp, episodes: bool) -> Problem:
@@ -272,10 +306,9 @@ def reproduce_maml(
     done: dict[tuple[str, int], Cell] = {}
     for number in shots:
         for name in RIVALS:
-            cell = _kept(cells, name, number, setup)
+            cell = _kept(_file(cells, name, number), Cell, setup)
             if cell is None and name in chosen:
-                cell = run_cell(name, images, number, setup)
-                _keep(cells, cell)
+                cell = run_cell(name, images, number, setup, cells)
             if cell is not None:
                 done[name, number] = cell
                 tell(
@@ -418,26 +451,33 @@ def _words(setting: dict[str, float]) -> str:
     return ", ".join(f"{name} {value:g}" for name, value in setting.items())
 
 
-def _file(cells: Path, method: str, shots: int) -> Path:
-    plain = "".join(c if c.isalnum() else "-" for c in method.lower().replace(", ", "-"))
-    return cells / f"{shots}-shot-{plain}.json"
-
-
-def _keep(cells: Path | None, cell: Cell) -> None:
-    if cells is not None:
-        cells.mkdir(parents=True, exist_ok=True)
-        _file(cells, cell.method, cell.shots).write_text(json.dumps(dataclasses.asdict(cell)))
-
-
-def _kept(cells: Path | None, method: str, shots: int, setup: SetUp) -> Cell | None:
-    """A cell of an earlier run; refused if it was made with other sizes."""
-    if cells is None or not _file(cells, method, shots).is_file():
+def _file(cells: Path | None, method: str, shots: int, setting: int | None = None) -> Path | None:
+    """Where a cell is kept, or one of its settings."""
+    if cells is None:
         return None
-    file = _file(cells, method, shots)
+    plain = "".join(c if c.isalnum() else "-" for c in method.lower().replace(", ", "-"))
+    part = "" if setting is None else f"-setting-{setting}"
+    return cells / f"{shots}-shot-{plain}{part}.json"
+
+
+def _keep(file: Path | None, held: Held) -> Held:
+    """Writes it whole or not at all."""
+    if file is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = file.with_suffix(".unfinished")
+        unfinished.write_text(json.dumps(dataclasses.asdict(held)))
+        unfinished.replace(file)
+    return held
+
+
+def _kept(file: Path | None, kind: type[Held], setup: SetUp) -> Held | None:
+    """What an earlier run has kept; refused if it was made with other sizes."""
+    if file is None or not file.is_file():
+        return None
     try:
-        cell = Cell(**json.loads(file.read_text()))
+        held = kind(**json.loads(file.read_text()))
     except (ValueError, TypeError):
         raise ProblemError(f"{file} is no cell of this experiment: delete it.") from None
-    if cell.setup != list(setup):
+    if held.setup != list(setup):
         raise ProblemError(f"{file} was made with other sizes: delete it, or use another folder.")
-    return cell
+    return held
