@@ -101,9 +101,11 @@ class Compiled:
         packed = _program(loop.start, self.static)(self._arrays(0))
         return At(self.run.packing.unpack(jax.block_until_ready(packed)), 0)
 
-    def observe(self, carry: Any) -> dict[str, np.ndarray]:
-        record = _program(loop.observe, self.static)(self.arrays, self._packed(carry))
-        return with_columns_finite(jax.tree.map(np.asarray, record))
+    def observe(self, at: At) -> tuple[At, dict[str, np.ndarray]]:
+        """A record at ``at``, which is to be replaced by the one returned. The program that advances a
+        run makes it, by no steps, so that no other has to be compiled."""
+        chunk = self._advance(self.arrays, at, 1, 0)
+        return chunk.after, {name: column[0] for name, column in chunk.records.items()}
 
     def _packed(self, carry: Any) -> list[Any]:
         leaves = jax.tree.leaves(carry)
@@ -118,8 +120,10 @@ class Compiled:
 
     def advance(self, at: At, strides: int, length: int) -> Chunk:
         """``strides`` times ``length`` steps and a record."""
+        return self._advance(self._arrays(at.step + 1), at, strides, length)
+
+    def _advance(self, arrays: Any, at: At, strides: int, length: int) -> Chunk:
         step = jnp.asarray(at.step, jnp.int32)
-        arrays = self._arrays(at.step + 1)
         advance = _program(loop.advance, self.static, self.donates)
         packed, _, records = advance(arrays, self._packed(at.carry), step, strides, length)
         carry = self.run.packing.unpack(packed)
@@ -215,9 +219,9 @@ def free_memory() -> tuple[float, str]:
     return 1024 * int(kilobytes), "this machine"
 
 
-#: How many compiled programs are kept. A run has three, and each takes some hundred memory maps of the
+#: How many compiled programs are kept. A run has two, and each takes some hundred memory maps of the
 #: process, of which Linux allows 65,530.
-KEPT_PROGRAMS = 150
+KEPT_PROGRAMS = 100
 
 
 @functools.lru_cache(maxsize=KEPT_PROGRAMS)

@@ -157,7 +157,8 @@ def minimize(
         found = keeper.find(compiled, begin.step, stride, total, facts)
         if found is None:
             at = compiled.start() if start is None else At(_restored(compiled, start), start.step)
-            book = Book.begun(meter, at.step, spent, compiled.observe(at.carry))
+            at, first = compiled.observe(at)
+            book = Book.begun(meter, at.step, spent, first)
         else:
             at, book = found.at, Book(meter, found.rows)
         at, status, message = _follow(compiled, keeper, found, at, book, total, stride, rules, show)
@@ -346,7 +347,8 @@ def _last_finite(compiled: Compiled, chunk: Chunk, bad: int) -> tuple[At, int, i
 def _name_failure(compiled: Compiled, at: At, first: int, last: int) -> str:
     """Which quantity became non-finite in the step after ``at``, or is not finite at the start."""
     problem, method = compiled.run.lane(())
-    carry, record = at.carry, compiled.observe(at.carry)
+    at, record = compiled.observe(at)
+    carry = at.carry
     if record["finite"]:
         chunk = compiled.advance(at, 1, 1)
         carry, record = chunk.after.carry, {name: c[0] for name, c in chunk.records.items()}

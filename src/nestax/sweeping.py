@@ -198,8 +198,7 @@ def sweep(
     with progress_line(steps, progress) as show, keeper.at_work():
         found = keeper.find(compiled, 0, stride, steps, facts, ("finite",))
         if found is None:
-            at = compiled.start()
-            first = compiled.observe(at.carry)
+            at, first = compiled.observe(compiled.start())
             finite = first["finite"]
             book = Book.begun(meter, 0, meter.start, first | {"finite": np.asarray(True)})
         else:

@@ -287,7 +287,7 @@ def reproduce_maml(
     overwrite: OverwriteOption = False,
 ) -> None:
     """Figure 4: methods compared on five-step meta-learning of handwriting."""
-    settings = begin(ctx)
+    settings = begin(ctx, float64=False)
     from nestax.cli.reproducing import few_shot_figure
 
     finish(ctx, few_shot_figure(**settings))

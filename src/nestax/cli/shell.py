@@ -117,8 +117,11 @@ class Outcome:
     message: str = ""
 
 
-def begin(ctx: typer.Context) -> dict[str, Any]:
-    """The settings of the command, once everything is in place for its results. In float64 from here."""
+def begin(ctx: typer.Context, *, float64: bool = True) -> dict[str, Any]:
+    """The settings of the command, once everything is in place for its results.
+
+    In float64 from here, but for networks, which gain nothing from it and are slow in it on a GPU.
+    """
     import jax
 
     from nestax import report
@@ -137,7 +140,8 @@ def begin(ctx: typer.Context) -> dict[str, Any]:
         else:
             report.check_folder(ctx.params["out"], ctx.params["overwrite"])
 
-    jax.config.update("jax_enable_x64", True)
+    if float64:
+        jax.config.update("jax_enable_x64", True)
     return settings_of(ctx)
 
 
