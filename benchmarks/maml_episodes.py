@@ -54,7 +54,7 @@ PLANS = {
 def run(plan: Plan, turn: Path) -> dict:
     """Test accuracy along the run, seeds × records, and seconds for 1,000 steps."""
     images = nx.datasets.omniglot()
-    network = nx.networks.convolutional(WAYS)
+    network = nx.networks.in_one_vector(nx.networks.convolutional(WAYS))
     pool = images.tasks(plan.tasks, ways=WAYS, support=plan.shots, query=QUERY)
     test = images.tasks(TEST_TASKS, ways=WAYS, support=5, query=15, test=True).with_shots(plan.shots)
     problem = nx.problems.maml(
@@ -97,10 +97,11 @@ def table() -> Table:
         # The reference numbers are at 1,000, 2,000 and 4,000 steps.
         steps = [plan.steps] if plan.falls else [n for n in (1_000, 2_000, 4_000) if n <= plan.steps]
         for number in steps:
+            rate = f"{plan.lr:g}{' to 0' if plan.falls else ''}"
             there = test[:, kept["step"].index(number)]
             rows.append([
-                plan.shots, plan.tasks, plan.visit, f"{plan.lr:g}{' to 0' if plan.falls else ''}", number,
-                len(there), round(float(there.mean()), 1),
+                plan.shots, plan.tasks, plan.visit, rate, number, len(there),
+                round(float(there.mean()), 1),
                 round(float(there.std()), 1) if len(there) > 1 else "–", round(kept["seconds"], 1),
             ])  # fmt: skip
     return Table(columns, rows)

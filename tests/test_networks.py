@@ -7,7 +7,7 @@ import pytest
 from tests.helpers import assert_same, rng_of
 
 import nestax as nx
-from nestax.networks import _patches, convolutional, perceptron
+from nestax.networks import _patches, convolutional, in_one_vector, perceptron
 
 
 def count(tree):
@@ -79,3 +79,13 @@ def test_what_is_refused():
         perceptron(1, 0, 1)
     with pytest.raises(nx.SettingError, match=r"filters must be a whole number of at least 1; got 2\.5"):
         convolutional(5, filters=2.5)
+
+
+@pytest.mark.parametrize(
+    ("network", "shape"), [(perceptron(3, 4, 2), (3,)), (convolutional(3, side=7), (7, 7))]
+)
+def test_in_one_vector_it_is_the_same_network(network, shape):
+    flat, key = in_one_vector(network), jax.random.key(3)
+    w, vector, x = network.init(key), flat.init(key), jnp.ones(shape)
+    assert vector.shape == (count(w),)
+    np.testing.assert_array_equal(flat.apply(vector, x), network.apply(w, x))

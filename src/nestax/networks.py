@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PyTree
 
 from nestax.errors import SettingError, check_count
@@ -22,6 +23,18 @@ class Network(NamedTuple):
 
     init: Callable[[Array], PyTree]
     apply: Callable[[PyTree, Any], Array]
+
+
+def in_one_vector(network: Network) -> Network:
+    """The same network with all weights in one vector, in place of a tree.
+
+    A table of weights per task is then one array, and programs are much shorter.
+    """
+    _, as_tree = ravel_pytree(network.init(jax.random.key(0)))
+    return Network(
+        init=lambda key: ravel_pytree(network.init(key))[0],
+        apply=lambda w, x: network.apply(as_tree(w), x),
+    )
 
 
 def perceptron(*widths: int) -> Network:

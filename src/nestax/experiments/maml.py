@@ -41,7 +41,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.flatten_util import ravel_pytree
 from jaxtyping import Array
 
 from nestax.datasets import Omniglot
@@ -49,7 +48,7 @@ from nestax.errors import ProblemError, SettingError
 from nestax.estimators import ATSCGD, NLASG, SCSC, AdjointSMVR, Plain
 from nestax.estimators.tscgd import published_beta
 from nestax.figure import COLOURS
-from nestax.networks import convolutional
+from nestax.networks import convolutional, in_one_vector
 from nestax.per_block import PerBlock
 from nestax.problem import Problem
 from nestax.problems import maml
@@ -268,12 +267,7 @@ def _late(train: np.ndarray, finite: np.ndarray) -> float:
 
 def task_problem(images: Omniglot, shots: int, setup: SetUp, episodes: bool) -> Problem:
     """Training tasks as a chain with blocks, with accuracies on training and on test tasks."""
-    network = convolutional(WAYS, side=setup.side, filters=setup.filters)
-    # All weights in one vector: the tables have one array per level instead of fourteen, and the program
-    # is half as long.
-    _, as_tree = ravel_pytree(network.init(jax.random.key(0)))
-    model = lambda w, x: network.apply(as_tree(w), x)
-    start = lambda key: ravel_pytree(network.init(key))[0]
+    network = in_one_vector(convolutional(WAYS, side=setup.side, filters=setup.filters))
     pool = images.tasks(setup.episodes if episodes else setup.tasks, ways=WAYS, query=QUERY)
     test = images.tasks(setup.test_tasks, ways=WAYS, support=5, query=15, test=True)
     scored = {
@@ -281,7 +275,7 @@ def task_problem(images: Omniglot, shots: int, setup: SetUp, episodes: bool) -> 
         "test": test.with_shots(shots),
     }
     return maml(
-        model, pool.with_shots(shots) if episodes else pool, start, visit=setup.visit,
+        network.apply, pool.with_shots(shots) if episodes else pool, network.init, visit=setup.visit,
         inner_steps=INNER_STEPS, inner_lr=setup.inner_lr, score=scored,
     )  # fmt: skip
 
