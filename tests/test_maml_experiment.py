@@ -59,7 +59,7 @@ def test_cells_hold_what_was_run(result, folder):
         assert np.all((np.asarray(cell["test"]) >= 0) & (np.asarray(cell["test"]) <= 1))
         assert len(cell["grid"]) == 2
         assert cell["chosen"] == {"lr": pytest.approx((0.001, 0.003)[int(np.argmax(cell["grid"]))])}
-        assert max(cell["grid"]) == pytest.approx(np.asarray(cell["train"])[:, 2:].mean())
+        assert max(cell["grid"]) == pytest.approx(np.asarray(cell["train"])[0, 2:].mean())
 
 
 def test_cells_are_found_again(result, images, folder, monkeypatch):
@@ -79,30 +79,29 @@ def test_cells_are_found_again(result, images, folder, monkeypatch):
         reproduce_maml(images, shots=(1,), setup=SMALL._replace(steps=6), methods=CHEAP, cells=folder)
 
 
-def test_a_cell_goes_on_after_the_settings_that_are_done(images, tmp_path, monkeypatch):
+def test_a_cell_goes_on_after_the_runs_that_are_done(images, tmp_path, monkeypatch):
     monkeypatch.setattr(maml, "convolutional", linear)
     monkeypatch.setattr(maml, "INNER_STEPS", 1)
-    longer = SMALL._replace(steps=6, records=3)
-    whole = maml.run_cell("Plain-ADAM", images, 1, longer)
-    ran, real = [], maml.sweep
+    setup = SMALL._replace(steps=6, records=3)
+    whole, real = maml.run_cell("Plain-ADAM", images, 1, setup), maml.sweep
+    ran = []
 
-    def stopped_in_the_second(*args, settings, **kwargs):
-        if ran:
+    def stopped(*args, settings, seeds, steps, **kwargs):
+        ran.append((float(settings["lr"][0]), *seeds))
+        if len(ran) == 3:
             raise KeyboardInterrupt
-        ran.append(settings)
-        return real(*args, settings=settings, **kwargs)
+        return real(*args, settings=settings, seeds=seeds, steps=steps, **kwargs)
 
-    monkeypatch.setattr(maml, "sweep", stopped_in_the_second)
+    monkeypatch.setattr(maml, "sweep", stopped)
     with pytest.raises(KeyboardInterrupt):
-        maml.run_cell("Plain-ADAM", images, 1, longer, tmp_path)
-    assert [file.name for file in tmp_path.iterdir()] == ["1-shot-plain-adam-setting-0.json"]
-
-    def not_the_first(*args, settings, steps, **kwargs):
-        assert steps < longer.steps or settings["lr"] != ran[0]["lr"]
-        return real(*args, settings=settings, steps=steps, **kwargs)
-
-    monkeypatch.setattr(maml, "sweep", not_the_first)
-    cell = maml.run_cell("Plain-ADAM", images, 1, longer, tmp_path)
+        maml.run_cell("Plain-ADAM", images, 1, setup, tmp_path)
+    assert {file.name for file in tmp_path.iterdir()} == {
+        "1-shot-plain-adam-setting-0-seed-0.json", "1-shot-plain-adam-setting-1-seed-0.json",
+    }  # fmt: skip
+    best = whole.chosen["lr"]
+    assert ran == [(0.001, 0), (0.003, 0), (best, 1)]
+    cell = maml.run_cell("Plain-ADAM", images, 1, setup, tmp_path)
+    assert ran[3:] == [(best, 1), (best, 0), (best, 0)]  # the last two for their time
     clock = {"seconds": 0, "step_ms": 0}
     assert dataclasses.replace(cell, **clock) == dataclasses.replace(whole, **clock)
     assert [file.name for file in tmp_path.iterdir()] == ["1-shot-plain-adam.json"]
@@ -144,8 +143,8 @@ def test_restarts_forget_everything_now_and_then():
 
 def cell_of(method, test, images, grid=(0.5,)):
     return Cell(
-        method=method, shots=1, setup=list(SMALL), chosen={"lr": 0.1, "beta": 0.5}, lanes=2,
-        images=images, train=[test], test=[test], grid=list(grid), seconds=1.0, step_ms=2.0,
+        method=method, shots=1, setup=list(SMALL), chosen={"lr": 0.1, "beta": 0.5}, images=images,
+        train=[test], test=[test], grid=list(grid), seconds=1.0, step_ms=2.0,
         device="cpu",
     )  # fmt: skip
 

@@ -22,11 +22,11 @@ baselines  Adam on the same draws without any memory ("Plain-ADAM"), and Adam on
            20,000 tasks whose support images are fixed, in full in each of the five steps. Those inner
            levels have no noise, and the problem has one level
 tuning     two learning rates times two values of a knob, chosen by the accuracy on training tasks over
-           the last third of the run
+           the last third of a run with the first seed; the best is run with the other seeds too
 accuracy   on 100 of the training tasks and on 400 test tasks, after five steps on "shots" images a class
 
 A cell is a method at a number of shots. It is kept as a file, and not computed again if it is there; so
-is every setting of a cell that is not done.
+is every run of a cell that is not done.
 """
 
 import dataclasses
@@ -156,17 +156,16 @@ class Cell:
     chosen: learning rate and knob, from the training tasks.
     images: images drawn, at every record.
     train, test: accuracies, seeds × records, at the chosen setting.
-    grid: mean accuracy on training tasks over the last third, of every setting; runs that diverged count
-        as 0.
-    seconds: of the whole, compiling included.
-    step_ms: milliseconds a step, all seeds side by side.
+    grid: mean accuracy on training tasks over the last third, of every setting with the first seed; 0
+        for a run that diverged.
+    seconds: of all runs, compiling included.
+    step_ms: milliseconds a step.
     """
 
     method: str
     shots: int
     setup: list[float]
     chosen: dict[str, float]
-    lanes: int
     images: list[float]
     train: list[list[float]]
     test: list[list[float]]
@@ -177,7 +176,7 @@ class Cell:
 
     @property
     def diverged(self) -> bool:
-        """Whether every run did, at every setting."""
+        """Whether it did at every setting."""
         return max(self.grid) == 0
 
     def at(self, images: float) -> float:
@@ -188,81 +187,81 @@ class Cell:
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """One setting of a method, run with all seeds: what a cell is made of.
+    """One run of a cell.
 
-    late: mean accuracy on training tasks over the last third; runs that diverged count as 0.
+    finite: whether it did not diverge.
     """
 
     setup: list[float]
     images: list[float]
-    train: list[list[float]]
-    test: list[list[float]]
-    late: float
+    train: list[float]
+    test: list[float]
+    finite: bool
     seconds: float
+
+    @property
+    def late(self) -> float:
+        """Mean accuracy on training tasks over the last third; 0 if the run diverged."""
+        return float(np.mean(self.train[2 * len(self.train) // 3 :])) if self.finite else 0.0
 
 
 Held = TypeVar("Held", Cell, Trial)
 
 
 def run_cell(method: str, images: Omniglot, shots: int, setup: SetUp, cells: Path | None = None) -> Cell:
-    """Computes one cell: the seeds of a setting side by side, and one setting after the other, so that
-    the tables of one setting are in memory at a time. All settings share one program. With a folder a
-    setting that is done is kept until the cell is."""
+    """Computes one cell: every setting with the first seed, and the best one with the others. One run
+    after the other, so that the tables of one are in memory at a time; all share one program. With a
+    folder a run that is done is kept until the cell is."""
     rival = RIVALS[method]
     settings = grid(lr=rival.lrs, **{rival.knob: rival.values})
-    seeds = setup.seeds if rival.repeated else 1
     stride = setup.steps // setup.records
     sizes = {f"step {k}": shots for k in range(1, INNER_STEPS + 1)} | {"query": QUERY}
     problem = task_problem(images, shots, setup, rival.episodes)
+    files = []
 
-    def run(row: int, steps: int) -> Trial:
+    def run(row: int, seed: int, steps: int) -> Trial:
         began = time.perf_counter()
-        runs = sweep(
+        lane = sweep(
             problem, rival.build, settings={name: column[[row]] for name, column in settings.items()},
-            seeds=seeds, steps=steps, batch_size=sizes, record=["train", "test"], record_every=stride,
+            seeds=[seed], steps=steps, batch_size=sizes, record=["train", "test"], record_every=stride,
             progress=False,
         ).whole()  # fmt: skip
-        train, test = (np.nan_to_num(runs.records[name]) for name in ("train", "test"))
+        train, test = (np.nan_to_num(lane.records[name][0, 0]) for name in ("train", "test"))
         return Trial(
             setup=list(setup),
-            images=(WAYS * runs.records["samples"]).tolist(),
-            train=train[0].tolist(),
-            test=test[0].tolist(),
-            late=_late(train, runs.finite),
+            images=(WAYS * lane.records["samples"]).tolist(),
+            train=train.tolist(),
+            test=test.tolist(),
+            finite=bool(lane.finite.all()),
             seconds=time.perf_counter() - began,
         )
 
-    trials = []
-    for row in range(len(settings["lr"])):
-        file = _file(cells, method, shots, row)
-        trials.append(_kept(file, Trial, setup) or _keep(file, run(row, setup.steps)))
-    short, longer = run(0, stride), run(0, 2 * stride)
-    best = int(np.argmax([trial.late for trial in trials]))
+    def trial(row: int, seed: int) -> Trial:
+        files.append(_file(cells, method, shots, f"-setting-{row}-seed-{seed}"))
+        return _kept(files[-1], Trial, setup) or _keep(files[-1], run(row, seed, setup.steps))
+
+    tried = [trial(row, 0) for row in range(len(settings["lr"]))]
+    best = int(np.argmax([one.late for one in tried]))
+    repeated = [trial(best, seed) for seed in range(1, setup.seeds if rival.repeated else 1)]
+    runs = [tried[best], *repeated]
+    short, longer = run(best, 0, stride), run(best, 0, 2 * stride)
     cell = Cell(
         method=method,
         shots=shots,
         setup=list(setup),
         chosen={name: float(column[best]) for name, column in settings.items() if name != "none"},
-        lanes=seeds,
-        images=trials[best].images,
-        train=trials[best].train,
-        test=trials[best].test,
-        grid=[trial.late for trial in trials],
-        seconds=sum(trial.seconds for trial in trials),
+        images=tried[best].images,
+        train=[one.train for one in runs],
+        test=[one.test for one in runs],
+        grid=[one.late for one in tried],
+        seconds=sum(one.seconds for one in tried + repeated),
         step_ms=1e3 * (longer.seconds - short.seconds) / stride,
         device=jax.devices()[0].device_kind,
     )
     _keep(_file(cells, method, shots), cell)
-    for row in range(len(trials)):
-        if file := _file(cells, method, shots, row):
-            file.unlink()
+    for file in filter(None, files):
+        file.unlink()
     return cell
-
-
-def _late(train: np.ndarray, finite: np.ndarray) -> float:
-    """Mean over the last third of the records; 0 for a run that is not finite."""
-    late = train[:, :, 2 * train.shape[2] // 3 :].mean(axis=2)
-    return float(np.where(finite, late, 0).mean())
 
 
 def task_problem(images: Omniglot, shots: int, setup: SetUp, episodes: bool) -> Problem:
@@ -314,7 +313,7 @@ def reproduce_maml(
                 tell(
                     f"{number}-shot {name:<15} test {100 * np.mean(cell.test, axis=0)[-1]:.1f} % after "
                     f"{setup.steps:,} steps and {cell.images[-1]:,.0f} images, {_words(cell.chosen)}; "
-                    f"{cell.seconds:.0f} s, {cell.step_ms:.1f} ms a step of {cell.lanes} runs"
+                    f"{cell.seconds:.0f} s, {cell.step_ms:.1f} ms a step"
                 )
     return FewShot(done, setup)
 
@@ -363,8 +362,8 @@ class FewShot:
     def details(self) -> Table:
         """What was chosen, and what it cost."""
         columns = [
-            "shots", "method", "lr", "knob", "images a step", "visits a task", "ms a step",
-            "runs at once", "seconds", "device",
+            "shots", "method", "lr", "knob", "images a step", "visits a task", "ms a step", "seconds",
+            "device",
         ]  # fmt: skip
         rows = []
         for (name, number), cell in self.cells.items():
@@ -375,7 +374,7 @@ class FewShot:
             visits = self.setup.steps * self.setup.visit / tasks
             rows.append([
                 number, name, cell.chosen["lr"], _words(knob) or "–", round(each), round(visits, 1),
-                round(cell.step_ms, 1), cell.lanes, round(cell.seconds), cell.device,
+                round(cell.step_ms, 1), round(cell.seconds), cell.device,
             ])  # fmt: skip
         return Table(columns, rows)
 
@@ -451,12 +450,11 @@ def _words(setting: dict[str, float]) -> str:
     return ", ".join(f"{name} {value:g}" for name, value in setting.items())
 
 
-def _file(cells: Path | None, method: str, shots: int, setting: int | None = None) -> Path | None:
-    """Where a cell is kept, or one of its settings."""
+def _file(cells: Path | None, method: str, shots: int, part: str = "") -> Path | None:
+    """Where a cell is kept, or a part of it."""
     if cells is None:
         return None
     plain = "".join(c if c.isalnum() else "-" for c in method.lower().replace(", ", "-"))
-    part = "" if setting is None else f"-setting-{setting}"
     return cells / f"{shots}-shot-{plain}{part}.json"
 
 
