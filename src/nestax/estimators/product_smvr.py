@@ -28,10 +28,10 @@ from nestax.tracking import as_setting, at, scaled, storm
 
 
 class ProductState(eqx.Module):
-    """``inputs`` are (w, u^1, …, u^{K-1}); ``before`` are those of the step before."""
+    """``inputs`` are (w, u^1, …, u^{K-1}); ``before`` are those of the step before, where it lags."""
 
     inputs: tuple[PyTree, ...]
-    before: tuple[PyTree, ...]
+    before: tuple[PyTree, ...] | None
     last: Array
     grad: PyTree
     count: Array
@@ -94,11 +94,12 @@ class ProductSMVR(AbstractEstimator):
         if self.radius is not None:
             size = trees.norm(grad)
             grad = trees.scale(jnp.where(size > self.radius, self.radius / size, 1.0), grad)
-        state = ProductState(forward.inputs, before, forward.last, grad, count)
+        older = before if self.lag else None
+        state = ProductState(forward.inputs, older, forward.last, grad, count)
         return Estimate(forward.last, grad, {}), state
 
     def trackers(self, state: ProductState):
-        w = state.before[0] if self.lag else state.inputs[0]
+        w = state.inputs[0] if state.before is None else state.before[0]
         return Trackers(w, (*state.inputs[1:], state.last))
 
 
