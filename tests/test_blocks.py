@@ -133,6 +133,23 @@ def test_a_block_has_no_closed_form_of_all():
 # Tables
 
 
+def test_a_block_draws_as_it_did_among_the_others():
+    """Different rows, at most as many as there are; or any."""
+    lengths = [np.arange(5.0), np.arange(10.0, 14.0)]
+    for data, least in ((np.arange(10.0).reshape(2, 5), 5), (lengths, 4)):
+        own = nx.Blocks(data, visit=1, replace=False).block(1)
+        assert own.most == least
+        for step in range(20):
+            draws = np.asarray(own.draw(KEY, jnp.asarray(step), 4).draws)
+            assert len(set(draws.tolist())) == 4
+            assert set(draws.tolist()) <= set(np.asarray(data[1]).tolist())
+        with pytest.raises(
+            nx.ProblemError, match=f"of {least + 1} different rows needs"
+        ):
+            own.draw(KEY, jnp.asarray(0), least + 1)
+    assert nx.Blocks(data, visit=1).block(1).most is None
+
+
 def test_without_noise_all_trackers_are_exact():
     """Every row of every visited block: values and gradients are those of F, whichever the method."""
     problem = blocked("two_levels", visit=M, replace=False).problem

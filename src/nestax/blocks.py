@@ -117,11 +117,7 @@ class Blocks(AbstractSource):
         if self.replace:
             index = jax.random.randint(key, (len(blocks), size), 0, counts[:, None])
         else:
-            if size > self.least:
-                raise ProblemError(
-                    f"a batch of {size} different rows needs blocks of at least {size}; the smallest "
-                    f"has {self.least}: lower batch_size, or use nx.Blocks(..., replace=True)."
-                )
+            _refuse_more_than(self.least, size)
             keys = jax.random.split(key, len(blocks))
             index = jax.vmap(lambda key, count: subset(key, count, size))(keys, counts)
         return Visits(blocks, index)
@@ -134,7 +130,7 @@ class Blocks(AbstractSource):
     def block(self, number: Array | int) -> "Block":
         """One block as a source of its own."""
         count = None if self.counts is None else self.counts[number]
-        return Block(jax.tree.map(lambda x: x[number], self.data), count)
+        return Block(jax.tree.map(lambda x: x[number], self.data), count, self.most)
 
     def draw(self, key: Array, step: Array, size: int) -> Batch:
         raise ProblemError(
@@ -152,11 +148,23 @@ class Blocks(AbstractSource):
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), self.data)
 
 
+def _refuse_more_than(least: int, size: int) -> None:
+    if size > least:
+        raise ProblemError(
+            f"a batch of {size} different rows needs blocks of at least {size}; the smallest "
+            f"has {least}: lower batch_size, or use nx.Blocks(..., replace=True)."
+        )
+
+
 class Block(AbstractSource):
-    """One block of ``Blocks``; where blocks differ in length, only the first ``count`` rows count."""
+    """One block of ``Blocks``; where blocks differ in length, only the first ``count`` rows count.
+
+    different: None, or how many rows a batch may have at most, all of them different.
+    """
 
     data: PyTree
     count: Array | None
+    different: int | None = eqx.field(static=True, default=None)
 
     @property
     def size(self) -> int:
@@ -164,8 +172,17 @@ class Block(AbstractSource):
 
     def draw(self, key: Array, step: Array, size: int) -> Batch:
         count = self.size if self.count is None else self.count
-        index = jax.random.randint(jax.random.fold_in(key, step), (size,), 0, count)
+        key = jax.random.fold_in(key, step)
+        if self.different is None:
+            index = jax.random.randint(key, (size,), 0, count)
+        else:
+            _refuse_more_than(self.different, size)
+            index = subset(key, jnp.asarray(count), size)
         return Batch(jax.tree.map(lambda x: x[index], self.data), index)
+
+    @property
+    def most(self) -> int | None:
+        return self.different
 
     def population(self) -> Batch:
         weights = None
