@@ -143,9 +143,7 @@ def test_a_block_draws_as_it_did_among_the_others():
             draws = np.asarray(own.draw(KEY, jnp.asarray(step), 4).draws)
             assert len(set(draws.tolist())) == 4
             assert set(draws.tolist()) <= set(np.asarray(data[1]).tolist())
-        with pytest.raises(
-            nx.ProblemError, match=f"of {least + 1} different rows needs"
-        ):
+        with pytest.raises(nx.ProblemError, match=f"of {least + 1} different rows needs"):
             own.draw(KEY, jnp.asarray(0), least + 1)
     assert nx.Blocks(data, visit=1).block(1).most is None
 
