@@ -34,6 +34,7 @@ METHODS = {
     "no memory": lambda beta: nx.PerBlock(nx.Plain()),
     "SCSC": lambda beta: nx.PerBlock(nx.SCSC(beta)),
     "AdjointSMVR": lambda beta: nx.PerBlock(nx.AdjointSMVR(beta, mode="fresh")),
+    "ProductSMVR": lambda beta: nx.PerBlock(nx.ProductSMVR(beta, mode="reuse")),
     "NLASG": lambda beta: nx.PerBlock(nx.NLASG(beta)),
     "BlockSMVR": nx.BlockSMVR,
 }

@@ -182,9 +182,9 @@ def _forward(fn: Any, args: list[Array]) -> tuple[list[list[Array]], PyTree]:
     return blocks, value
 
 
-def pull_through(pulls: Sequence[Callable[[PyTree], PyTree]], like: PyTree) -> PyTree:
+def pull_through(pulls: Sequence[Callable[[PyTree], PyTree]], like: Array) -> PyTree:
     """J_1ᵀ⋯J_Kᵀ from the maps p ↦ J_iᵀp, from the outer end: only matrix-vector products occur."""
-    adjoint = jax.tree.map(jnp.ones_like, like)
+    adjoint = jnp.ones_like(like)
     for pull in reversed(pulls):
         adjoint = pull(adjoint)
     return adjoint

@@ -20,24 +20,23 @@ from jaxtyping import Array, PyTree
 from nestax.errors import SettingError
 from nestax.estimator import Batches, Calls
 from nestax.jacobian import pull_through
-from nestax.level import Level
 from nestax.problem import Problem
 from nestax.tracking import storm
 
 MODES = ("fresh", "lagged", "reuse")
-Pair = tuple[PyTree, PyTree]
+Pull = Callable[[PyTree], PyTree]
 
 
 class Forward(NamedTuple):
-    """Tracked inputs (w, u^1, …, u^{K-1}), the tracked objective, and pullbacks.
+    """Tracked inputs (w, u^1, …, u^{K-1}), the tracked objective, and pullbacks at two points.
 
-    At the start a pullback maps one adjoint. After that it maps a pair of them, those at the newer and
-    at the older of two points. Where the product is formed draw by draw, an adjoint has one part a draw.
+    Where the product is formed draw by draw, a pullback maps one adjoint per draw.
     """
 
     inputs: tuple[PyTree, ...]
     last: Array
-    pulls: list[Callable[[Any], Any]]
+    heads: list[Pull]
+    tails: list[Pull]
 
 
 def passes_of(mode: str) -> dict[str, Calls]:
@@ -57,30 +56,19 @@ def draws_in(batches: Batches) -> int:
     return sizes.pop()
 
 
-def mean_of_products(pulls: list[Any], like: Any, size: int | None) -> PyTree:
-    """J_1ᵀ⋯J_Kᵀ of the mean Jacobians or, with ``size``, the mean over draws of such products.
-
-    ``like`` has the shape of the objective, or is a pair of such arrays.
-    """
+def mean_of_products(pulls: list[Pull], like: Array, size: int | None) -> PyTree:
+    """J_1ᵀ⋯J_Kᵀ of the mean Jacobians or, with ``size``, the mean over draws of such products."""
     if size is None:
         return pull_through(pulls, like)
-    ones = jax.tree.map(lambda x: jnp.ones((size, *x.shape), x.dtype), like)
-    return jax.tree.map(lambda g: jnp.mean(g, axis=0), pull_through(pulls, ones))
-
-
-def at_both(fn: Callable[..., PyTree], *pairs: Pair) -> Pair:
-    """``fn`` at two points, mapped over them: half the program, and twice the work in one go."""
-    stacked = (jax.tree.map(lambda a, b: jnp.stack([a, b]), *pair) for pair in pairs)
-    both = jax.vmap(fn)(*stacked)
-    first, second = (jax.tree.map(lambda y, k=k: y[k], both) for k in (0, 1))
-    return first, second
+    each = pull_through(pulls, jnp.ones((size, *like.shape), like.dtype))
+    return jax.tree.map(lambda g: jnp.mean(g, axis=0), each)
 
 
 def first_forward(
     problem: Problem, w: PyTree, batches: Batches, mode: str, size: int | None = None
 ) -> Forward:
     """Plain evaluation at the start."""
-    inputs, pulls = [w], []
+    inputs, heads = [w], []
     for level, batch in zip(problem.levels, batches, strict=True):
         if mode == "fresh":
             f = level.value(inputs[-1], batch["value"])
@@ -88,9 +76,9 @@ def first_forward(
         else:
             f, pull = level.value_and_pulls(inputs[-1], batch["value"], size)
         inputs.append(level.project(f))
-        pulls.append(pull)
+        heads.append(pull)
     *inputs, last = inputs
-    return Forward(tuple(inputs), last, pulls)
+    return Forward(tuple(inputs), last, heads, heads)
 
 
 def track_forward(
@@ -103,30 +91,25 @@ def track_forward(
     size: int | None = None,
 ) -> Forward:
     """STORM on every value; ``state`` has ``inputs``, ``before`` and ``last`` of the last step."""
-    tracked, inputs, pulls = (*state.inputs[1:], state.last), [w], []
+    points = {"new": [w], "old": state.inputs, "before": state.before}
+    head, tail = ("old", "before") if mode == "lagged" else ("new", "old")
+    tracked = (*state.inputs[1:], state.last)
+    heads, tails = [], []
     for i, (level, batch) in enumerate(zip(problem.levels, batches, strict=True)):
-        before = state.before[i] if mode == "lagged" else None
-        u, u_old, pull = _evaluate(level, batch, mode, size, inputs[i], state.inputs[i], before)
+        draws = batch["grad" if mode == "fresh" else "value"]
+        pulls = {p: level.value_and_pulls(points[p][i], draws, size) for p in (head, tail)}
+
+        def value(point, i=i, level=level, batch=batch, pulls=pulls):
+            """With the draws for values, which are those of the derivatives unless they are fresh."""
+            if point in pulls and (mode != "fresh" or level.deterministic):
+                return pulls[point][0]
+            return level.value(points[point][i], batch["value"])
+
+        u = value("new")
         if not level.deterministic:
-            u = storm(u, keep, tracked[i], u_old)
-        pulls.append(pull)
-        inputs.append(level.project(u))
-    *inputs, last = inputs
-    return Forward(tuple(inputs), last, pulls)
-
-
-def _evaluate(
-    level: Level, batch: Any, mode: str, size: int | None, new: PyTree, old: PyTree, before: PyTree
-) -> tuple[PyTree, PyTree, Callable[[Pair], Pair]]:
-    """Values of one level at the new point and at the old one, and its pullbacks at two points."""
-    draws = batch["value"]
-    if mode == "fresh":
-        value = lambda x: level.value(x, draws)
-        pull = lambda x, p: level.value_and_pulls(x, batch["grad"], size)[1](p)
-        return *at_both(value, (new, old)), lambda pair: at_both(pull, (new, old), pair)
-    u_old, pull_old = level.value_and_pulls(old, draws, size)
-    if mode == "lagged":
-        _, pull_before = level.value_and_pulls(before, draws, size)
-        return level.value(new, draws), u_old, lambda pair: (pull_old(pair[0]), pull_before(pair[1]))
-    u, pull_new = level.value_and_pulls(new, draws, size)
-    return u, u_old, lambda pair: (pull_new(pair[0]), pull_old(pair[1]))
+            u = storm(u, keep, tracked[i], value("old"))
+        heads.append(pulls[head][1])
+        tails.append(pulls[tail][1])
+        points["new"].append(level.project(u))
+    *inputs, last = points["new"]
+    return Forward(tuple(inputs), last, heads, tails)

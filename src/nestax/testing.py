@@ -3,7 +3,6 @@
 import functools
 from collections.abc import Callable
 from typing import Any
-from unittest import mock
 
 import equinox as eqx
 import jax
@@ -11,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from nestax import linear_oracles, matrix_free, projections, trees
+from nestax import linear_oracles, projections, trees
 from nestax.blocks import Blocks
 from nestax.chain import visited_in
 from nestax.cost import Meter
@@ -250,11 +249,6 @@ def keeps_values_in_range(method: AbstractEstimator) -> None:
     )
 
 
-def one_by_one(fn: Callable[..., Any], *pairs: Any) -> tuple[Any, Any]:
-    """``matrix_free.at_both`` for counting: what is mapped over two points is traced only once."""
-    return fn(*(pair[0] for pair in pairs)), fn(*(pair[1] for pair in pairs))
-
-
 def makes_the_calls_it_declares(method: AbstractEstimator) -> None:
     """Counts evaluations while ``init`` and ``update`` are traced."""
     plain = example_problem(method)
@@ -267,8 +261,7 @@ def makes_the_calls_it_declares(method: AbstractEstimator) -> None:
     _, state = jax.eval_shape(lambda: ready.init(problem, problem.w0, batches(0, True)))
     for counter in counters:
         counter.take()
-    with mock.patch.object(matrix_free, "at_both", one_by_one):
-        jax.eval_shape(lambda s: ready.update(problem, problem.w0, batches(1, False), s), state)
+    jax.eval_shape(lambda s: ready.update(problem, problem.w0, batches(1, False), s), state)
     for level, counter, passes in zip(levels, counters, ready.level_passes(problem), strict=True):
         made = counter.take()
         if level.deterministic:

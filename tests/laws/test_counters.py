@@ -8,9 +8,7 @@ import pytest
 from tests.helpers import BATCH, FIRST_BATCH, STEPS, draws_at, every_estimator, noisy, rng_of
 
 import nestax as nx
-from nestax import matrix_free
 from nestax.cost import Meter
-from nestax.testing import one_by_one
 
 # Per draw and step: passes, value calls, derivative calls.
 TABLE = {
@@ -114,8 +112,7 @@ def counted_problem():
 
 
 @pytest.mark.parametrize("estimator", every_estimator())
-def test_declared_passes_are_the_calls_that_are_made(estimator, monkeypatch):
-    monkeypatch.setattr(matrix_free, "at_both", one_by_one)
+def test_declared_passes_are_the_calls_that_are_made(estimator):
     method = every_estimator()[estimator]
     problem, functions = counted_problem()
     passes = method.passes

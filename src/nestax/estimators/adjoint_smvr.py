@@ -83,8 +83,8 @@ class AdjointSMVR(AbstractEstimator):
     def init(self, problem: Problem, w: PyTree, batches: Batches):
         forward = first_forward(problem, w, batches, self.mode)
         p, adjoint = jnp.ones_like(forward.last), []
-        for i, pull in reversed(list(enumerate(forward.pulls))):
-            p = self._project(pull(p), i, len(forward.pulls))
+        for i, pull in reversed(list(enumerate(forward.heads))):
+            p = self._project(pull(p), i, len(forward.heads))
             adjoint.insert(0, p)
         return self._read(forward, forward.inputs, adjoint, jnp.zeros((), jnp.int32))
 
@@ -94,10 +94,10 @@ class AdjointSMVR(AbstractEstimator):
         p_new = p_old = jnp.ones_like(forward.last)
         adjoint = []
         for i, level in reversed(list(enumerate(problem.levels))):
-            p, p_before = forward.pulls[i]((p_new, p_old))
+            p = forward.heads[i](p_new)
             if not level.deterministic:
-                p = storm(p, keep, state.adjoint[i], p_before)
-            p_new, p_old = self._project(p, i, len(forward.pulls)), state.adjoint[i]
+                p = storm(p, keep, state.adjoint[i], forward.tails[i](p_old))
+            p_new, p_old = self._project(p, i, len(forward.heads)), state.adjoint[i]
             adjoint.insert(0, p_new)
         return self._read(forward, state.inputs, adjoint, state.count + 1)
 

@@ -79,15 +79,15 @@ class ProductSMVR(AbstractEstimator):
     def init(self, problem: Problem, w: PyTree, batches: Batches):
         size = matrix_free.draws_in(batches) if self.per_draw else None
         forward = matrix_free.first_forward(problem, w, batches, self.mode, size)
-        grad = matrix_free.mean_of_products(forward.pulls, forward.last, size)
+        grad = matrix_free.mean_of_products(forward.heads, forward.last, size)
         return self._read(forward, forward.inputs, grad, jnp.zeros((), jnp.int32))
 
     def update(self, problem: Problem, w: PyTree, batches: Batches, state: ProductState):
         keep = 1 - at(self.beta, state.count + 1)
         size = matrix_free.draws_in(batches) if self.per_draw else None
         forward = matrix_free.track_forward(problem, w, batches, self.mode, keep, state, size)
-        both = (forward.last, forward.last)
-        new, old = matrix_free.mean_of_products(forward.pulls, both, size)
+        new = matrix_free.mean_of_products(forward.heads, forward.last, size)
+        old = matrix_free.mean_of_products(forward.tails, forward.last, size)
         return self._read(forward, state.inputs, storm(new, keep, state.grad, old), state.count + 1)
 
     def _read(self, forward: matrix_free.Forward, before: tuple, grad: PyTree, count: Array):
