@@ -107,6 +107,27 @@ def test_a_cell_goes_on_after_the_runs_that_are_done(images, tmp_path, monkeypat
     assert [file.name for file in tmp_path.iterdir()] == ["1-shot-plain-adam.json"]
 
 
+def test_longer_runs_take_the_settings_of_cells(result, images, folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(maml, "convolutional", linear)
+    monkeypatch.setattr(maml, "INNER_STEPS", 1)
+    real, ran = maml.sweep, []
+
+    def watched(*args, settings, seeds, **kwargs):
+        ran.append((float(settings["lr"][0]), *seeds))
+        return real(*args, settings=settings, seeds=seeds, **kwargs)
+
+    monkeypatch.setattr(maml, "sweep", watched)
+    earlier = dataclasses.replace(result.cells["Plain-ADAM", 1], grid=[0.1, 0.2])  # chose the second
+    (tmp_path / "1-shot-plain-adam.json").write_text(json.dumps(dataclasses.asdict(earlier)))
+    longer = {"setup": SMALL._replace(steps=8), "methods": ["Plain-ADAM"], "tuned": tmp_path}
+    cell = reproduce_maml(images, shots=(1,), **longer).cells["Plain-ADAM", 1]
+    assert cell.chosen == {"lr": pytest.approx(0.003)}
+    assert len(cell.grid) == 1
+    assert ran[:2] == [(pytest.approx(0.003), seed) for seed in (0, 1)]
+    with pytest.raises(nx.ProblemError, match=r"5-shot-plain-adam\.json is missing: settings are taken"):
+        reproduce_maml(images, shots=(5,), **longer)
+
+
 @pytest.mark.parametrize("content", ["{", "[]", "{}", '"cell"'])
 def test_damaged_cells_are_refused(images, tmp_path, content):
     (tmp_path / "1-shot-scsc.json").write_text(content)

@@ -282,6 +282,10 @@ def reproduce_maml(
     cells: Annotated[
         Path | None, typer.Option(help="Folder in which every method's result is kept, and found again.")
     ] = None,
+    tuned: Annotated[
+        Path | None,
+        typer.Option(help="Folder of kept results whose settings are taken; by default they are tuned."),
+    ] = None,
     json: JsonOption = False,
     out: OutOption = None,
     overwrite: OverwriteOption = False,

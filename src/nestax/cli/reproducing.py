@@ -162,7 +162,12 @@ def _zero_and_one(X: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]
 
 
 def few_shot_figure(
-    full: bool, shots: int | None, only: str | None, steps: int | None, cells: Path | None
+    full: bool,
+    shots: int | None,
+    only: str | None,
+    steps: int | None,
+    cells: Path | None,
+    tuned: Path | None,
 ) -> Outcome:
     """Figure 4, at full size or as a sketch."""
     setup = FULL if full else QUICK
@@ -174,6 +179,7 @@ def few_shot_figure(
         setup=setup,
         methods=None if only is None else [name.strip() for name in only.split(";")],
         cells=cells,
+        tuned=tuned,
         tell=note,
     )
     accuracies, details = result.accuracies(), result.details()

@@ -25,7 +25,7 @@ from nestax.table import Table
 ARGUMENTS = "nestax.arguments"
 DELIVERY = ("out", "overwrite", "json", "config", "checkpoint", "resume")
 #: Options that name a folder.
-FOLDERS = ("out", "checkpoint", "cells")
+FOLDERS = ("out", "checkpoint", "cells", "tuned")
 #: Where the folder of --checkpoint is kept for messages, and the file in it that tells the command line.
 KEPT_IN, COMMAND = "nestax.checkpoint", "command.json"
 

@@ -158,8 +158,8 @@ class Cell:
     chosen: learning rate and knob, from the training tasks.
     images: images drawn, at every record.
     train, test: accuracies, seeds × records, at the chosen setting.
-    grid: mean accuracy on training tasks over the last third, of every setting with the first seed; 0
-        for a run that diverged.
+    grid: mean accuracy on training tasks over the last third, of every setting that was run with the
+        first seed; 0 for a run that diverged.
     seconds: of all runs, compiling included.
     step_ms: milliseconds a step.
     """
@@ -210,12 +210,20 @@ class Trial:
 Held = TypeVar("Held", Cell, Trial)
 
 
-def run_cell(method: str, images: Omniglot, shots: int, setup: SetUp, cells: Path | None = None) -> Cell:
-    """Computes one cell: every setting with the first seed, and the best one with the others. One run
-    after the other, so that the tables of one are in memory at a time; all share one program. With a
-    folder a run that is done is kept until the cell is."""
+def run_cell(
+    method: str,
+    images: Omniglot,
+    shots: int,
+    setup: SetUp,
+    cells: Path | None = None,
+    row: int | None = None,
+) -> Cell:
+    """Computes one cell: every setting, or that of a row of the grid, with the first seed, and the best
+    one with the others. One run after the other, so that the tables of one are in memory at a time; all
+    share one program. With a folder a run that is done is kept until the cell is."""
     rival = RIVALS[method]
     settings = grid(lr=rival.lrs, **{rival.knob: rival.values})
+    rows = range(len(settings["lr"])) if row is None else [row]
     stride = setup.steps // setup.records
     sizes = {f"step {k}": shots for k in range(1, INNER_STEPS + 1)} | {"query": QUERY}
     problem = task_problem(images, shots, setup, rival.episodes)
@@ -242,8 +250,8 @@ def run_cell(method: str, images: Omniglot, shots: int, setup: SetUp, cells: Pat
         files.append(_file(cells, method, shots, f"-setting-{row}-seed-{seed}"))
         return _kept(files[-1], Trial, setup) or _keep(files[-1], run(row, seed, setup.steps))
 
-    tried = [trial(row, 0) for row in range(len(settings["lr"]))]
-    best = int(np.argmax([one.late for one in tried]))
+    tried = {row: trial(row, 0) for row in rows}
+    best = max(tried, key=lambda row: tried[row].late)
     repeated = [trial(best, seed) for seed in range(1, setup.seeds if rival.repeated else 1)]
     runs = [tried[best], *repeated]
     short, longer = run(best, 0, stride), run(best, 0, 2 * stride)
@@ -255,8 +263,8 @@ def run_cell(method: str, images: Omniglot, shots: int, setup: SetUp, cells: Pat
         images=tried[best].images,
         train=[one.train for one in runs],
         test=[one.test for one in runs],
-        grid=[one.late for one in tried],
-        seconds=sum(one.seconds for one in tried + repeated),
+        grid=[one.late for one in tried.values()],
+        seconds=sum(one.seconds for one in [*tried.values(), *repeated]),
         step_ms=1e3 * (longer.seconds - short.seconds) / stride,
         device=jax.devices()[0].device_kind,
     )
@@ -288,6 +296,7 @@ def reproduce_maml(
     setup: SetUp = QUICK,
     methods: Sequence[str] | None = None,
     cells: Path | None = None,
+    tuned: Path | None = None,
     tell: Callable[[str], None] = lambda line: None,
 ) -> "FewShot":
     """Figure 4, from cells that are computed unless they are kept in a folder.
@@ -298,6 +307,7 @@ def reproduce_maml(
         setup: ``FULL`` or ``QUICK``.
         methods: which of ``RIVALS`` to compute; None means all. Kept cells of others are shown too.
         cells: the folder of cells; None keeps none.
+        tuned: a folder of cells whose settings are taken, as for longer runs; None tunes.
         tell: is told a line about every cell.
     """
     chosen = list(RIVALS) if methods is None else list(methods)
@@ -309,7 +319,7 @@ def reproduce_maml(
         for name in RIVALS:
             cell = _kept(_file(cells, name, number), Cell, setup)
             if cell is None and name in chosen:
-                cell = run_cell(name, images, number, setup, cells)
+                cell = run_cell(name, images, number, setup, cells, _best(tuned, name, number))
             if cell is not None:
                 done[name, number] = cell
                 tell(
@@ -470,14 +480,29 @@ def _keep(file: Path | None, held: Held) -> Held:
     return held
 
 
+def _best(tuned: Path | None, method: str, shots: int) -> int | None:
+    """The row of the grid that an earlier cell has chosen."""
+    file = _file(tuned, method, shots)
+    if file is None:
+        return None
+    earlier = _read(file, Cell)
+    if earlier is None:
+        raise ProblemError(f"{file} is missing: settings are taken from cells that are done.")
+    return int(np.argmax(earlier.grid))
+
+
 def _kept(file: Path | None, kind: type[Held], setup: SetUp) -> Held | None:
     """What an earlier run has kept; refused if it was made with other sizes."""
-    if file is None or not file.is_file():
-        return None
-    try:
-        held = kind(**json.loads(file.read_text()))
-    except (ValueError, TypeError):
-        raise ProblemError(f"{file} is no cell of this experiment: delete it.") from None
-    if held.setup != list(setup):
+    held = None if file is None else _read(file, kind)
+    if held is not None and held.setup != list(setup):
         raise ProblemError(f"{file} was made with other sizes: delete it, or use another folder.")
     return held
+
+
+def _read(file: Path, kind: type[Held]) -> Held | None:
+    if not file.is_file():
+        return None
+    try:
+        return kind(**json.loads(file.read_text()))
+    except (ValueError, TypeError):
+        raise ProblemError(f"{file} is no cell of this experiment: delete it.") from None

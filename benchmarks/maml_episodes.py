@@ -1,0 +1,122 @@
+"""Few-shot learning as everybody does it, on Omniglot: Adam on episodes, with five inner steps.
+
+Every step takes some tasks with fixed support images, all of them in every inner step, so the problem
+has one level. Runs by name, each kept as a JSON file in benchmarks/results/maml_episodes; seeds run one
+after the other.
+
+    python benchmarks/maml_episodes.py 1-shot-long  # computes a run, unless it is kept; needs a GPU
+    python benchmarks/maml_episodes.py              # writes the table of docs/meta-learning.md
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import numpy as np
+import optax
+
+import nestax as nx
+from nestax.experiments.maml import INNER_STEPS, QUERY, WAYS
+from nestax.table import Table
+from pages import fill
+
+KEPT = Path(__file__).parent / "results" / "maml_episodes"
+INNER_LR, TEST_TASKS, RECORDS = 0.1, 400, 20
+
+
+class Plan(NamedTuple):
+    """A run. The learning rate is constant, or falls to zero along half a cosine."""
+
+    shots: int
+    steps: int
+    tasks: int
+    visit: int = 32
+    lr: float = 0.001
+    falls: bool = False
+    seeds: int = 3
+
+
+PLANS = {
+    "1-shot": Plan(1, 4_000, 20_000),
+    "5-shot": Plan(5, 1_000, 20_000),
+    # As many tasks as those of Figure 4 that have a memory, and as many a step.
+    "1-shot-200-tasks": Plan(1, 1_000, 200, visit=16),
+    "5-shot-200-tasks": Plan(5, 1_000, 200, visit=16),
+    "1-shot-long": Plan(1, 30_000, 200_000, lr=0.002, falls=True, seeds=1),
+    "5-shot-long": Plan(5, 12_000, 200_000, lr=0.002, falls=True, seeds=1),
+}
+
+
+def run(plan: Plan) -> dict:
+    """Test accuracy along the run, seeds × records, and seconds for 1,000 steps with their records."""
+    images = nx.datasets.omniglot()
+    network = nx.networks.in_one_vector(nx.networks.convolutional(WAYS))
+    pool = images.tasks(plan.tasks, ways=WAYS, support=plan.shots, query=QUERY)
+    test = images.tasks(TEST_TASKS, ways=WAYS, support=5, query=15, test=True).with_shots(plan.shots)
+    problem = nx.problems.maml(
+        network.apply, pool, network.init, visit=plan.visit, inner_steps=INNER_STEPS,
+        inner_lr=INNER_LR, score={"test": test},
+    )  # fmt: skip
+    lr = optax.cosine_decay_schedule(plan.lr, plan.steps) if plan.falls else plan.lr
+
+    every = plan.steps // RECORDS
+
+    def train(steps: int, seed: int = 0) -> nx.Result:
+        return nx.minimize(
+            problem, nx.Plain(), optax.adam(lr), steps=steps, seed=seed, record=["test"],
+            batch_size={f"step {k}": plan.shots for k in range(1, INNER_STEPS + 1)} | {"query": QUERY},
+            record_every=every, progress=False,
+        )  # fmt: skip
+
+    train(every)  # compiles
+    took = []
+    for steps in (every, 2 * every):
+        began = time.perf_counter()
+        train(steps)
+        took.append(time.perf_counter() - began)
+    results = [train(plan.steps, seed) for seed in range(plan.seeds)]
+    return {
+        "plan": list(plan),
+        "step": results[0].records["step"].tolist(),
+        "test": [result.records["test"].tolist() for result in results],
+        "seconds": 1_000 * (took[1] - took[0]) / every,
+        "device": jax.devices()[0].device_kind,
+    }
+
+
+def table() -> Table:
+    columns = ["shots", "tasks", "a step", "lr", "steps", "runs", "test", "deviation", "s per 1,000"]
+    rows = []
+    for name in PLANS:
+        if not (KEPT / f"{name}.json").is_file():
+            continue
+        kept = json.loads((KEPT / f"{name}.json").read_text())
+        plan, test = Plan(*kept["plan"]), 100 * np.asarray(kept["test"])
+        # The reference numbers are at 1,000, 2,000 and 4,000 steps.
+        steps = [plan.steps] if plan.falls else [n for n in (1_000, 2_000, 4_000) if n <= plan.steps]
+        for number in steps:
+            rate = f"{plan.lr:g}{' to 0' if plan.falls else ''}"
+            there = test[:, kept["step"].index(number)]
+            rows.append([
+                plan.shots, plan.tasks, plan.visit, rate, number, len(there),
+                round(float(there.mean()), 1),
+                round(float(there.std()), 1) if len(there) > 1 else "–", round(kept["seconds"], 1),
+            ])  # fmt: skip
+    return Table(columns, rows)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(PLANS))
+    parser.add_argument("--kept", type=Path, default=KEPT, help="where runs are kept")
+    arguments = parser.parse_args()
+    arguments.kept.mkdir(parents=True, exist_ok=True)
+    for name in arguments.names:
+        file = arguments.kept / f"{name}.json"
+        if not file.is_file():
+            file.write_text(json.dumps(run(PLANS[name])))
+    if not arguments.names:
+        fill("meta-learning.md", {"episodes": table().to_markdown()})
