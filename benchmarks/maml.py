@@ -1,37 +1,57 @@
 """Figure 4 of the SMVR paper, from cells in benchmarks/results/maml into docs/meta-learning.md.
 
     nestax reproduce maml --full --cells benchmarks/results/maml
+    nestax reproduce maml --full --steps 4000 --only "SMVR-ADAM; Adam, episodes" \\
+        --tuned benchmarks/results/maml --cells benchmarks/results/maml_long
     python benchmarks/maml.py
 
-The first computes the cells that are not there, and needs a large GPU; the second only shows them.
+The first two compute the cells that are not there, and need a large GPU; the last only shows them.
 """
 
 import json
 from pathlib import Path
 
-from nestax.experiments.maml import FULL, RIVALS, Cell, FewShot
+import numpy as np
+
+from nestax.experiments.maml import FULL, RIVALS, Cell, FewShot, SetUp
+from nestax.table import Table
 from pages import DOCS, fill
 
 HERE = Path(__file__).parent
-CELLS = HERE / "results" / "maml"
+CELLS, LONGER = HERE / "results" / "maml", HERE / "results" / "maml_long"
+STEPS = (1_000, 2_000, 3_000, 4_000)
 FIGURE = DOCS / "images" / "maml.png"
 
 
-def kept() -> FewShot:
-    cells = [Cell(**json.loads(file.read_text())) for file in CELLS.glob("*.json")]
-    cells.sort(key=lambda cell: (cell.shots, list(RIVALS).index(cell.method)))
-    return FewShot({(cell.method, cell.shots): cell for cell in cells}, FULL)
+def kept(folder: Path) -> list[Cell]:
+    cells = [Cell(**json.loads(file.read_text())) for file in folder.glob("*.json")]
+    return sorted(cells, key=lambda cell: (cell.shots, list(RIVALS).index(cell.method)))
+
+
+def longer(cells: list[Cell]) -> Table:
+    """Mean accuracy on test tasks by steps; at the last one, that on training tasks too."""
+    columns = ["shots", "method", "runs", *(f"{n:,}" for n in STEPS), "deviation", "train"]
+    rows = []
+    for cell in cells:
+        steps, test = SetUp(*cell.setup).steps, 100 * np.asarray(cell.test)
+        at = [round(float(test.mean(axis=0)[n * (test.shape[1] - 1) // steps]), 1) for n in STEPS]
+        train = round(100 * float(np.mean(cell.train, axis=0)[-1]), 1)
+        deviation = round(float(test[:, -1].std()), 1)
+        rows.append([cell.shots, cell.method, len(test), *at, deviation, train])
+    return Table(columns, rows)
 
 
 def write_page(result: FewShot) -> None:
     parts = {
         "accuracies": result.accuracies().to_markdown(),
         "details": result.details().to_markdown(),
+        "longer": longer(kept(LONGER)).to_markdown(),
         "findings": "\n".join(f"* {finding}" for finding in result.findings()),
     }
     fill("meta-learning.md", parts)
     result.plot().savefig(FIGURE, dpi=150)
+    result.curves().to_csv(FIGURE.with_suffix(".csv"))
 
 
 if __name__ == "__main__":
-    write_page(kept())
+    write_page(FewShot({(cell.method, cell.shots): cell for cell in kept(CELLS)}, FULL))

@@ -160,8 +160,7 @@ class Cell:
     train, test: accuracies, seeds × records, at the chosen setting.
     grid: mean accuracy on training tasks over the last third, of every setting that was run with the
         first seed; 0 for a run that diverged.
-    seconds: of all runs, compiling included.
-    step_ms: milliseconds a step.
+    step_ms: milliseconds a step, records included; None if it was not alone on its device.
     """
 
     method: str
@@ -172,8 +171,7 @@ class Cell:
     train: list[list[float]]
     test: list[list[float]]
     grid: list[float]
-    seconds: float
-    step_ms: float
+    step_ms: float | None
     device: str
 
     @property
@@ -264,7 +262,6 @@ def run_cell(
         train=[one.train for one in runs],
         test=[one.test for one in runs],
         grid=[one.late for one in tried.values()],
-        seconds=sum(one.seconds for one in [*tried.values(), *repeated]),
         step_ms=1e3 * (longer.seconds - short.seconds) / stride,
         device=jax.devices()[0].device_kind,
     )
@@ -324,8 +321,7 @@ def reproduce_maml(
                 done[name, number] = cell
                 tell(
                     f"{number}-shot {name:<15} test {100 * np.mean(cell.test, axis=0)[-1]:.1f} % after "
-                    f"{setup.steps:,} steps and {cell.images[-1]:,.0f} images, {_words(cell.chosen)}; "
-                    f"{cell.seconds:.0f} s, {cell.step_ms:.1f} ms a step"
+                    f"{setup.steps:,} steps and {cell.images[-1]:,.0f} images, {_words(cell.chosen)}"
                 )
     return FewShot(done, setup)
 
@@ -374,7 +370,7 @@ class FewShot:
     def details(self) -> Table:
         """What was chosen, and what it cost."""
         columns = [
-            "shots", "method", "lr", "knob", "images a step", "visits a task", "ms a step", "seconds",
+            "shots", "method", "lr", "knob", "images a step", "visits a task", "ms a step",
             "device",
         ]  # fmt: skip
         rows = []
@@ -386,7 +382,7 @@ class FewShot:
             visits = self.setup.steps * self.setup.visit / tasks
             rows.append([
                 number, name, cell.chosen["lr"], _words(knob) or "–", round(each), round(visits, 1),
-                round(cell.step_ms, 1), round(cell.seconds), cell.device,
+                "–" if cell.step_ms is None else round(cell.step_ms, 1), cell.device,
             ])  # fmt: skip
         return Table(columns, rows)
 
