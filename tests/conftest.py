@@ -1,3 +1,4 @@
+import gc
 import os
 import subprocess
 import sys
@@ -31,3 +32,5 @@ def _forget_compiled_programs():
 
 
 jax.config.update("jax_enable_x64", True)
+# Tracing makes many small objects that live on: looking through them at the usual pace takes time.
+gc.set_threshold(50_000, 50, 100)

@@ -79,11 +79,10 @@ def test_cells_are_found_again(result, images, folder, monkeypatch):
         reproduce_maml(images, shots=(1,), setup=SMALL._replace(steps=6), methods=CHEAP, cells=folder)
 
 
-def test_a_cell_goes_on_after_the_runs_that_are_done(images, tmp_path, monkeypatch):
+def test_a_cell_goes_on_after_the_runs_that_are_done(result, images, tmp_path, monkeypatch):
     monkeypatch.setattr(maml, "convolutional", linear)
     monkeypatch.setattr(maml, "INNER_STEPS", 1)
-    setup = SMALL._replace(steps=6, records=3)
-    whole, real = maml.run_cell("Plain-ADAM", images, 1, setup), maml.sweep
+    whole, real = result.cells["Plain-ADAM", 1], maml.sweep
     ran = []
 
     def stopped(*args, settings, seeds, steps, **kwargs):
@@ -94,13 +93,13 @@ def test_a_cell_goes_on_after_the_runs_that_are_done(images, tmp_path, monkeypat
 
     monkeypatch.setattr(maml, "sweep", stopped)
     with pytest.raises(KeyboardInterrupt):
-        maml.run_cell("Plain-ADAM", images, 1, setup, tmp_path)
+        maml.run_cell("Plain-ADAM", images, 1, SMALL, tmp_path)
     assert {file.name for file in tmp_path.iterdir()} == {
         "1-shot-plain-adam-setting-0-seed-0.json", "1-shot-plain-adam-setting-1-seed-0.json",
     }  # fmt: skip
     best = whole.chosen["lr"]
     assert ran == [(0.001, 0), (0.003, 0), (best, 1)]
-    cell = maml.run_cell("Plain-ADAM", images, 1, setup, tmp_path)
+    cell = maml.run_cell("Plain-ADAM", images, 1, SMALL, tmp_path)
     assert ran[3:] == [(best, 1), (best, 0), (best, 0)]  # the last two for their time
     assert dataclasses.replace(cell, step_ms=0) == dataclasses.replace(whole, step_ms=0)
     assert [file.name for file in tmp_path.iterdir()] == ["1-shot-plain-adam.json"]

@@ -46,7 +46,7 @@ def test_the_optimum_is_that_of_a_cone_solver(returns):
     cp.Problem(goal, [x >= 0, cp.sum(x) == 1]).solve(solver="CLARABEL")
     assert abs(goal.value - OPTIMUM) < 1e-7
     problem = nx.problems.mean_deviation(returns, delta=1e-12)
-    found = nx.minimize(problem, nx.Exact(), optax.sgd(0.5), steps=2000, record=["exact_value"])
+    found = nx.minimize(problem, nx.Exact(), optax.sgd(2.0), steps=300, record=["exact_value"])
     assert abs(found.records["exact_value"][-1] - goal.value) < 1e-8
     np.testing.assert_allclose(found.w, x.value, atol=2e-4)
     assert abs(problem.value(problem.w0) - OPTIMUM - 3.33e-2) < 1e-4
@@ -54,7 +54,7 @@ def test_the_optimum_is_that_of_a_cone_solver(returns):
 
 def test_snapshots_reach_a_gap_of_1e_7_within_3_epochs(returns):
     problem = nx.problems.mean_deviation(returns, delta=1e-12)
-    best = nx.minimize(problem, nx.Exact(), optax.sgd(0.5), steps=2000, record=["exact_value"])
+    best = nx.minimize(problem, nx.Exact(), optax.sgd(2.0), steps=300, record=["exact_value"])
     epoch = -(-len(returns) // 64)
     runs = nx.sweep(
         problem, lambda s: (nx.SnapshotSMVR(beta=0.01), optax.sgd(s.lr)), settings=nx.grid(lr=[0.2]),
