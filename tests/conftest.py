@@ -1,10 +1,12 @@
-import gc
 import os
 import subprocess
 import sys
 
 # Most tests compile something new and run it for a dozen steps, so compile quickly rather than well.
-QUICK = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+QUICK = (
+    "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+    " --xla_cpu_parallel_codegen_split_count=1"
+)
 
 
 def quick_flags() -> str:
@@ -32,5 +34,3 @@ def _forget_compiled_programs():
 
 
 jax.config.update("jax_enable_x64", True)
-# Tracing makes many small objects that live on: looking through them at the usual pace takes time.
-gc.set_threshold(50_000, 50, 100)
