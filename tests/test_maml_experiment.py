@@ -115,7 +115,7 @@ def test_longer_runs_take_the_settings_of_cells(result, images, folder, tmp_path
         return real(*args, settings=settings, seeds=seeds, **kwargs)
 
     monkeypatch.setattr(maml, "sweep", watched)
-    earlier = dataclasses.replace(result.cells["Plain-ADAM", 1], grid=[0.1, 0.2])  # chose the second
+    earlier = dataclasses.replace(result.cells["Plain-ADAM", 1], chosen={"lr": 0.003})
     (tmp_path / "1-shot-plain-adam.json").write_text(json.dumps(dataclasses.asdict(earlier)))
     longer = {"setup": SMALL._replace(steps=8), "methods": ["Plain-ADAM"], "tuned": tmp_path}
     cell = reproduce_maml(images, shots=(1,), **longer).cells["Plain-ADAM", 1]
@@ -124,6 +124,8 @@ def test_longer_runs_take_the_settings_of_cells(result, images, folder, tmp_path
     assert ran[:2] == [(pytest.approx(0.003), seed) for seed in (0, 1)]
     with pytest.raises(nx.ProblemError, match=r"5-shot-plain-adam\.json is missing: settings are taken"):
         reproduce_maml(images, shots=(5,), **longer)
+    with pytest.raises(nx.ProblemError, match=r"Plain-ADAM has no setting with lr 0\.5: tune it again"):
+        maml.run_cell("Plain-ADAM", images, 1, SMALL, chosen={"lr": 0.5})
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "{}", '"cell"'])

@@ -214,14 +214,19 @@ def run_cell(
     shots: int,
     setup: SetUp,
     cells: Path | None = None,
-    row: int | None = None,
+    chosen: dict[str, float] | None = None,
 ) -> Cell:
-    """Computes one cell: every setting, or that of a row of the grid, with the first seed, and the best
-    one with the others. One run after the other, so that the tables of one are in memory at a time; all
+    """Computes one cell: every setting, or only a chosen one, with the first seed, and the best one with
+    the others. One run after the other, so that the tables of one are in memory at a time; all
     share one program. With a folder a run that is done is kept until the cell is."""
     rival = RIVALS[method]
     settings = grid(lr=rival.lrs, **{rival.knob: rival.values})
-    rows = range(len(settings["lr"])) if row is None else [row]
+    rows = [
+        row for row in range(len(settings["lr"]))
+        if all(name in settings and settings[name][row] == x for name, x in (chosen or {}).items())
+    ]  # fmt: skip
+    if not rows:
+        raise ProblemError(f"{method} has no setting with {_words(chosen or {})}: tune it again.")
     stride = setup.steps // setup.records
     sizes = {f"step {k}": shots for k in range(1, INNER_STEPS + 1)} | {"query": QUERY}
     problem = task_problem(images, shots, setup, rival.episodes)
@@ -316,7 +321,7 @@ def reproduce_maml(
         for name in RIVALS:
             cell = _kept(_file(cells, name, number), Cell, setup)
             if cell is None and name in chosen:
-                cell = run_cell(name, images, number, setup, cells, _best(tuned, name, number))
+                cell = run_cell(name, images, number, setup, cells, _chosen(tuned, name, number))
             if cell is not None:
                 done[name, number] = cell
                 tell(
@@ -370,8 +375,7 @@ class FewShot:
     def details(self) -> Table:
         """What was chosen, and what it cost."""
         columns = [
-            "shots", "method", "lr", "knob", "images a step", "visits a task", "ms a step",
-            "device",
+            "shots", "method", "lr", "knob", "images a step", "visits a task", "ms a step", "device",
         ]  # fmt: skip
         rows = []
         for (name, number), cell in self.cells.items():
@@ -476,15 +480,15 @@ def _keep(file: Path | None, held: Held) -> Held:
     return held
 
 
-def _best(tuned: Path | None, method: str, shots: int) -> int | None:
-    """The row of the grid that an earlier cell has chosen."""
+def _chosen(tuned: Path | None, method: str, shots: int) -> dict[str, float] | None:
+    """The setting that an earlier cell has chosen."""
     file = _file(tuned, method, shots)
     if file is None:
         return None
     earlier = _read(file, Cell)
     if earlier is None:
         raise ProblemError(f"{file} is missing: settings are taken from cells that are done.")
-    return int(np.argmax(earlier.grid))
+    return earlier.chosen
 
 
 def _kept(file: Path | None, kind: type[Held], setup: SetUp) -> Held | None:
