@@ -46,7 +46,6 @@ def write_page(result: FewShot) -> None:
         "accuracies": result.accuracies().to_markdown(),
         "details": result.details().to_markdown(),
         "longer": longer(kept(LONGER)).to_markdown(),
-        "findings": "\n".join(f"* {finding}" for finding in result.findings()),
     }
     fill("meta-learning.md", parts)
     result.plot().savefig(FIGURE, dpi=150)
