@@ -20,9 +20,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nestax.blocks import subset
+from nestax.draws.blocks import subset
+from nestax.parts.tracking import average, storm, storm_of_blocks
 from nestax.table import Table
-from nestax.tracking import average, storm, storm_of_blocks
 from pages import fill
 
 HERE = Path(__file__).parent

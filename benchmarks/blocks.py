@@ -19,10 +19,10 @@ import numpy as np
 import optax
 
 import nestax as nx
-from nestax import loop
-from nestax.drive import Compiled, make_plan
-from nestax.loop import Run
-from nestax.minimizing import Always
+from nestax.loop import step as loop
+from nestax.loop.compiled import Compiled, make_plan
+from nestax.loop.step import Run
+from nestax.run.minimize import Always
 from nestax.table import Table
 from pages import fill
 

@@ -14,8 +14,8 @@ import time
 import jax
 
 import nestax as nx
-from nestax import drive
-from nestax.keeping import Keeper
+from nestax.checkpoints.keeper import Keeper
+from nestax.loop import compiled as drive
 
 ROWS, ASSETS, BATCH, RECORDS = 25_105, 30, 4, 400
 

@@ -23,7 +23,7 @@ import optax
 
 import nestax as nx
 from measure import loop_calls
-from nestax import drive
+from nestax.loop import compiled as drive
 from portfolio import ASSETS, PERIODS, Settings
 
 STRIDE = 512

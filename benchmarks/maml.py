@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nestax.experiments.maml import FULL, RIVALS, Cell, FewShot, SetUp
+from nestax.paper.maml import FULL, RIVALS, Cell, FewShot, SetUp
 from nestax.table import Table
 from pages import DOCS, fill
 

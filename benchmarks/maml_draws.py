@@ -16,8 +16,8 @@ import numpy as np
 import optax
 
 import nestax as nx
-from nestax.loop import draw_batches
-from nestax.networks import convolutional, in_one_vector
+from nestax.loop.step import draw_batches
+from nestax.problems.few_shot.networks import convolutional, in_one_vector
 from nestax.table import Table
 from pages import fill
 

@@ -19,7 +19,7 @@ import numpy as np
 import optax
 
 import nestax as nx
-from nestax.experiments.maml import INNER_STEPS, QUERY, WAYS
+from nestax.paper.maml import INNER_STEPS, QUERY, WAYS
 from nestax.table import Table
 from pages import fill
 
@@ -51,7 +51,7 @@ PLANS = {
 def run(plan: Plan) -> dict:
     """Test accuracy along the run, seeds × records, and seconds for 1,000 steps with their records."""
     images = nx.datasets.omniglot()
-    network = nx.networks.in_one_vector(nx.networks.convolutional(WAYS))
+    network = nx.problems.networks.in_one_vector(nx.problems.networks.convolutional(WAYS))
     pool = images.tasks(plan.tasks, ways=WAYS, support=plan.shots, query=QUERY)
     test = images.tasks(TEST_TASKS, ways=WAYS, support=5, query=15, test=True).with_shots(plan.shots)
     problem = nx.problems.maml(

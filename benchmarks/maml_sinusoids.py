@@ -22,7 +22,7 @@ import numpy as np
 import optax
 
 import nestax as nx
-from nestax.networks import perceptron
+from nestax.problems.few_shot.networks import perceptron
 from nestax.table import Table
 from pages import fill
 

@@ -105,7 +105,8 @@ def memory(call: Callable[[], Any]) -> Memory:
 @contextlib.contextmanager
 def loop_calls() -> Iterator[list[tuple[Any, tuple[Any, ...]]]]:
     """Collects nestax's calls of its compiled loop: the function, and (data, carry, …)."""
-    from nestax import drive, loop
+    from nestax.loop import compiled as drive
+    from nestax.loop import step as loop
 
     calls, program = [], drive._program
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import jax
 
 import nestax as nx
-from nestax.rating import Rates
+from nestax.study.rates import Rates
 from nestax.table import Table
 from pages import DOCS, fill
 
@@ -34,7 +34,7 @@ LONGEST = 2**18
 def measure(family: str, levels: int) -> dict:
     jax.config.update("jax_enable_x64", True)
     seeds, _, methods = CELLS[family]
-    result = nx.rates(family, methods, [levels], longest=LONGEST, seeds=seeds)
+    result = nx.study.rates(family, methods, [levels], longest=LONGEST, seeds=seeds)
     return {"exponents": result.table.rows, "points": result.points.rows}
 
 

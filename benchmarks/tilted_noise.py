@@ -16,9 +16,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nestax.cli.reproducing import _sets
-from nestax.experiments import tilted
-from nestax.sweeping import grid
+from nestax.cli.reproduce import _sets
+from nestax.paper import tilted
+from nestax.run.sweep import grid
 from nestax.table import Table
 
 RESULTS = Path(__file__).parent / "results" / "tilted_noise.csv"

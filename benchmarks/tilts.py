@@ -13,7 +13,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import nestax as nx
-from nestax.figure import COLOURS
+from nestax.figures import COLOURS
 
 PICTURE = Path(__file__).parent.parent / "docs" / "images" / "tilts.png"
 PANELS = {

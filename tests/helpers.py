@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import nestax as nx
-from nestax.estimator import with_schedules
+from nestax.parts.estimator import with_schedules
 
 STEPS, BATCH, FIRST_BATCH, ROWS = 12, 3, 5, 40
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PyTree
 
-from nestax import trees
+import nestax.trees as trees
 from nestax.projections import like_entries
 
 

@@ -10,17 +10,19 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from nestax import linear_oracles, projections, trees
-from nestax.blocks import Blocks
-from nestax.chain import visited_in
-from nestax.cost import Meter
-from nestax.estimator import AbstractEstimator, Batches, Calls, Estimate
+import nestax.linear_oracles as linear_oracles
+import nestax.projections as projections
+import nestax.trees as trees
+from nestax.chain.level import Level
+from nestax.chain.problem import Problem
+from nestax.draws.blocks import Blocks
 from nestax.estimators import Plain
-from nestax.level import Level
-from nestax.loop import draw_batches
-from nestax.problem import Problem
-from nestax.problems.convex_chain import convex_chain
-from nestax.sweeping import grid, sweep
+from nestax.loop.cost import Meter
+from nestax.loop.step import draw_batches
+from nestax.parts.estimator import AbstractEstimator, Batches, Calls, Estimate
+from nestax.parts.plug_in import visited_in
+from nestax.problems.chains.convex_chain import convex_chain
+from nestax.run.sweep import grid, sweep
 from nestax.trees import shapes_of
 
 

@@ -30,7 +30,7 @@ def make(kind, **kept):
         facts["record"] = ["value"]
         return nx.minimize(problem, nx.SMVR(beta=0.3), optax.adam(0.01), steps=STEPS, seed=5, **facts)
     if kind == "stages":
-        stages = [nx.Stage(lr=0.05 / 2**k, beta=0.3 / 2**k, steps=STEPS // 4) for k in range(4)]
+        stages = [nx.theory.Stage(lr=0.05 / 2**k, beta=0.3 / 2**k, steps=STEPS // 4) for k in range(4)]
         return nx.solve_stages(problem, stages, seed=5, **facts)
     return nx.sweep(
         problem, lambda s: (nx.SMVR(beta=0.3), optax.sgd(s.lr)), seeds=[1, 2], steps=STEPS,
@@ -48,7 +48,8 @@ def prepare():
     """The same arithmetic as in the tests; a chunk is one stride, so that there are many moments."""
     import jax
 
-    from nestax import drive, feeding
+    from nestax.loop import compiled as drive
+    from nestax.streams import feed as feeding
 
     jax.config.update("jax_enable_x64", True)
     drive.CHUNK_SECONDS = 0.0
@@ -57,7 +58,7 @@ def prepare():
 
 def die_inside(operation, call):
     """Ends the process in the middle of the n-th call of a file operation."""
-    from nestax.checkpoint import Files
+    from nestax.checkpoints.files import Files
 
     usual, calls = getattr(Files, operation), [0]
 
@@ -81,7 +82,7 @@ def run_and_be_killed(kind, folder, moment):
             prepare()
             if isinstance(moment, list):
                 die_inside(*moment)
-            from nestax.keeping import Keeper
+            from nestax.checkpoints.keeper import Keeper
 
             usual = Keeper.visit
 

@@ -9,7 +9,7 @@ import warnings
 import numpy as np
 import pytest
 
-from nestax.checkpoint import DIGEST, LENGTH, RECORDS, Files, Folder, decode, encode
+from nestax.checkpoints.files import DIGEST, LENGTH, RECORDS, Files, Folder, decode, encode
 from nestax.errors import SettingError
 
 ERRORS = (errno.ENOSPC, errno.EIO, errno.EROFS)

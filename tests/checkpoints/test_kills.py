@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nestax import drive, feeding
-from nestax.checkpoint import Folder
+from nestax.checkpoints.files import Folder
+from nestax.loop import compiled as drive
+from nestax.streams import feed as feeding
 
 sys.path.insert(0, str(Path(__file__).parent))
 import killed

@@ -16,9 +16,11 @@ import optax
 import pytest
 
 import nestax as nx
-from nestax import checkpoint, drive, keeping
-from nestax.checkpoint import Files, Folder
-from nestax.minimizing import Book
+from nestax.checkpoints import files as checkpoint
+from nestax.checkpoints import keeper as keeping
+from nestax.checkpoints.files import Files, Folder
+from nestax.loop import compiled as drive
+from nestax.run.minimize import Book
 from nestax.trees import as_host
 
 
@@ -127,7 +129,7 @@ def test_a_sweep_goes_on_with_every_lane(problem, tmp_path, monkeypatch):
 
 
 def test_stages_go_on(problem, tmp_path):
-    stages = [nx.Stage(lr=0.05, beta=0.3, steps=20), nx.Stage(lr=0.02, beta=0.1, steps=30)]
+    stages = [nx.theory.Stage(lr=0.05, beta=0.3, steps=20), nx.theory.Stage(lr=0.02, beta=0.1, steps=30)]
     solve = lambda **rest: nx.solve_stages(problem, stages, batch_size=2, record_every=10, **rest)
     whole = solve()
     solve(checkpoint=tmp_path, callback=stop_at(20))

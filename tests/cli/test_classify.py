@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import nestax as nx
 from nestax.cli import app
-from nestax.cli.classifying import fit_all, load
+from nestax.cli.classify import fit_all, load
 
 pytest.importorskip("jinja2")
 pytest.importorskip("matplotlib").use("Agg")

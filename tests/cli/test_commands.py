@@ -38,7 +38,7 @@ def folders(tmp_path, monkeypatch):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "industry10_daily.csv.gz").write_text("")
     monkeypatch.setenv("NESTAX_DATA", str(tmp_path / "data"))
-    monkeypatch.setattr("nestax.fetching.cache", lambda: tmp_path / "cache")
+    monkeypatch.setattr("nestax.datasets.fetching.cache", lambda: tmp_path / "cache")
     return tmp_path
 
 

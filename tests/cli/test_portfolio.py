@@ -10,10 +10,10 @@ from typer.testing import CliRunner
 
 import nestax as nx
 from nestax.cli import app
-from nestax.cli.comparisons import describe
-from nestax.cli.optimum import find_optimum, inverse_curvature
-from nestax.comparing import Comparison
-from nestax.sweeping import Sweep
+from nestax.cli.compare import describe
+from nestax.problems.portfolio.optimum import find_optimum, inverse_curvature
+from nestax.run.sweep import Sweep
+from nestax.study.compare import Comparison
 from nestax.table import Table
 
 pytest.importorskip("jinja2")

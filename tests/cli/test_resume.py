@@ -6,9 +6,9 @@ import signal
 import pytest
 from typer.testing import CliRunner
 
-from nestax import drive
+from nestax.checkpoints.keeper import Keeper
 from nestax.cli import app
-from nestax.keeping import Keeper
+from nestax.loop import compiled as drive
 
 PORTFOLIO = ["portfolio", "synthetic", "--method", "NLASG", "--samples", "9000", "--batch-size", "8"]
 

@@ -10,7 +10,7 @@ import pytest
 import nestax as nx
 from nestax.datasets import hiv1
 from nestax.datasets.cleavage import AMINO_ACIDS, PARTS
-from nestax.fetching import SOURCES
+from nestax.datasets.fetching import SOURCES
 
 ROWS = (1_625, 746, 947, 3_272)
 

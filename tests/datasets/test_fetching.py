@@ -5,7 +5,7 @@ import sys
 import pytest
 
 import nestax as nx
-from nestax.fetching import SOURCES, locate
+from nestax.datasets.fetching import SOURCES, locate
 
 AUSTRALIAN = SOURCES["australian"]
 

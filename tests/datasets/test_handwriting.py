@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import nestax as nx
 from nestax.cli import app
 from nestax.datasets import Omniglot, handwriting, omniglot
-from nestax.fetching import SOURCES
+from nestax.datasets.fetching import SOURCES
 
 URLS = SOURCES["omniglot"].urls
 CHARACTERS, DRAWERS = 3, 2

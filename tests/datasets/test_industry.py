@@ -10,7 +10,7 @@ import pytest
 
 import nestax as nx
 from nestax.datasets import industry
-from nestax.fetching import SOURCES
+from nestax.datasets.fetching import SOURCES
 
 NAMES = ",".join(f"Ind{k:02d}" for k in range(10))
 

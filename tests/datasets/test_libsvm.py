@@ -9,7 +9,7 @@ from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 
 import nestax as nx
 from nestax.datasets import libsvm
-from nestax.fetching import SOURCES
+from nestax.datasets.fetching import SOURCES
 
 
 @pytest.fixture

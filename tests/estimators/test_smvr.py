@@ -20,7 +20,7 @@ from tests.helpers import (
 )  # fmt: skip
 
 import nestax as nx
-from nestax.balls import RunningRadius
+from nestax.parts.balls import RunningRadius
 
 NO_BALL = lambda V, radius: (V, False)
 

@@ -33,8 +33,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import nestax as nx
-from nestax import checkpoint, keeping
-from nestax.checkpoint import Folder
+from nestax.checkpoints import files as checkpoint
+from nestax.checkpoints import keeper as keeping
+from nestax.checkpoints.files import Folder
 from nestax.cli import shell
 from nestax.datasets import libsvm, read_examples, read_returns
 

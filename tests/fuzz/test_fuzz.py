@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import nestax as nx
-from nestax import checkpoint
+from nestax.checkpoints import files as checkpoint
 
 sys.path.insert(0, str(Path(__file__).parent))
 import fuzzing

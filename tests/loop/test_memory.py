@@ -6,7 +6,7 @@ import optax
 import pytest
 
 import nestax as nx
-from nestax import drive
+from nestax.loop import compiled as drive
 
 
 def response(w, x):

@@ -17,8 +17,8 @@ from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import nestax as nx
-from nestax.drive import TRACES
-from nestax.result import Status
+from nestax.loop.compiled import TRACES
+from nestax.run.result import Status
 from nestax.sklearn import MeanDeviationPortfolio, portfolio
 
 #: All tests use 129 to 256 rows of five assets in batches of 16, which share their programs.

@@ -17,8 +17,8 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import nestax as nx
-from nestax.drive import TRACES
-from nestax.result import Status
+from nestax.loop.compiled import TRACES
+from nestax.run.result import Status
 from nestax.sklearn import TiltedClassifier, TiltedRegressor, tilted
 
 #: All tests have at most 512 rows and 16 features, and numbers of steps that share their programs: draws

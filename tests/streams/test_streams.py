@@ -1,5 +1,6 @@
 """Rows fed from the host: which ones a step sees, whatever they come from and however a run is cut."""
 
+import sys
 import threading
 import warnings
 
@@ -12,9 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import nestax as nx
-from nestax import drive, evaluating, feeding
-from nestax.checkpoint import Folder
-from nestax.loop import Plan
+from nestax.checkpoints.files import Folder
+from nestax.loop import compiled as drive
+from nestax.loop.step import Plan
+from nestax.streams import feed as feeding
 
 ROWS = np.random.default_rng(3).normal(size=(97, 3))
 STEPS, BATCH, FIRST, RATE = 40, 3, 4, 0.05
@@ -414,7 +416,7 @@ def test_a_thread_that_fails_says_so_where_its_rows_are_asked_for(monkeypatch):
 
 
 def test_populations_are_evaluated_in_passes(place, monkeypatch):
-    monkeypatch.setattr(evaluating, "PORTION_BYTES", 24 * 30)
+    monkeypatch.setattr(sys.modules["nestax.study.evaluate"], "PORTION_BYTES", 24 * 30)
     base = nx.problems.mean_deviation(ROWS, delta=1e-2)
     whole = nx.evaluate(base.with_data(mean=ROWS, variance=ROWS), base.w0)
     stream = MAKERS["memory-mapped"](place)

@@ -63,7 +63,7 @@ ConfigOption = Annotated[
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from nestax import __version__
+        from nestax.version import __version__
 
         typer.echo(f"nestax {__version__}")
         raise typer.Exit
@@ -88,7 +88,7 @@ def demo(
 ) -> None:
     """Solve a risk-averse portfolio on made-up returns with four methods, and compare them."""
     settings = begin(ctx)
-    from nestax.cli.demonstration import run_demo
+    from nestax.cli.demo import run_demo
 
     finish(ctx, run_demo(**settings))
 
@@ -126,7 +126,7 @@ def portfolio(
 ) -> None:
     """Weights of least −mean + risk·deviation for the assets in a file, and how good they are."""
     settings = begin(ctx)
-    from nestax.cli.portfolios import solve_portfolio
+    from nestax.cli.portfolio import solve_portfolio
 
     finish(ctx, solve_portfolio(**settings, keeping=keep(ctx)))
 
@@ -165,7 +165,7 @@ def classify(
 ) -> None:
     """A classifier for rare and mislabelled classes from a file, beside logistic regression."""
     settings = begin(ctx)
-    from nestax.cli.classifying import classify_file
+    from nestax.cli.classify import classify_file
 
     finish(ctx, classify_file(**settings))
 
@@ -197,7 +197,7 @@ def compare(
 ) -> None:
     """Several methods on one portfolio: the same samples, each at its best learning rate."""
     settings = begin(ctx)
-    from nestax.cli.comparisons import compare_methods
+    from nestax.cli.compare import compare_methods
 
     finish(ctx, compare_methods(**settings, keeping=keep(ctx)))
 
@@ -233,7 +233,7 @@ def reproduce_portfolio(
 ) -> None:
     """Figures 1 and 2: methods compared on portfolios of industries, and SMVR with balls."""
     settings = begin(ctx)
-    from nestax.cli.reproducing import portfolio_figures
+    from nestax.cli.reproduce import portfolio_figures
 
     finish(ctx, portfolio_figures(**settings))
 
@@ -257,7 +257,7 @@ def reproduce_term(
 ) -> None:
     """Figure 3 and Table 2: methods compared on classes that are rare and mislabelled."""
     settings = begin(ctx)
-    from nestax.cli.reproducing import term_table
+    from nestax.cli.reproduce import term_table
 
     finish(ctx, term_table(**settings))
 
@@ -292,7 +292,7 @@ def reproduce_maml(
 ) -> None:
     """Figure 4: methods compared on five-step meta-learning of handwriting."""
     settings = begin(ctx, float64=False)
-    from nestax.cli.reproducing import few_shot_figure
+    from nestax.cli.reproduce import few_shot_figure
 
     finish(ctx, few_shot_figure(**settings))
 
@@ -300,7 +300,7 @@ def reproduce_maml(
 @data.command("list")
 def list_sets(json: JsonOption = False) -> None:
     """Every data set with its size, its terms, and where it lies on this machine."""
-    from nestax.cli.storing import list_data
+    from nestax.cli.data import list_data
 
     list_data(json)
 
@@ -308,7 +308,7 @@ def list_sets(json: JsonOption = False) -> None:
 @data.command()
 def fetch(name: Annotated[str, typer.Argument(help="One of `nestax data list`.")]) -> None:
     """Download a data set into the cache, unless it is on this machine; print its files."""
-    from nestax.cli.storing import fetch_data
+    from nestax.cli.data import fetch_data
 
     fetch_data(name)
 
@@ -326,7 +326,7 @@ def methods(
     name: Annotated[str | None, typer.Argument(help="Everything about one method.")] = None,
 ) -> None:
     """List every method: levels, cost per step, memory, claimed rate, reference."""
-    from nestax.cli.listing import list_methods
+    from nestax.cli.methods import list_methods
 
     list_methods(name)
 
@@ -334,7 +334,7 @@ def methods(
 @app.command()
 def cite(name: Annotated[str, typer.Argument(help="Name of a method, such as NLASG.")]) -> None:
     """Print the BibTeX entry of a method."""
-    from nestax.cli.listing import print_reference
+    from nestax.cli.methods import print_reference
 
     print_reference(name)
 
@@ -349,7 +349,7 @@ def rates(
     out: Annotated[Path, typer.Option(help="Folder for the figure and the tables.")] = Path("rates"),
 ) -> None:
     """Measure how samples grow with accuracy, per method and number of levels."""
-    from nestax.cli.measuring import measure_rates
+    from nestax.cli.rates import measure_rates
 
     measure_rates(family, methods.split(","), levels.split(","), longest, seeds, out)
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import typer
 
-from nestax import fetching
 from nestax.cli.shell import note
+from nestax.datasets import fetching
 from nestax.report import environment
 from nestax.table import Table
 

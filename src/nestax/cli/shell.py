@@ -124,7 +124,7 @@ def begin(ctx: typer.Context, *, float64: bool = True) -> dict[str, Any]:
     """
     import jax
 
-    from nestax import report
+    import nestax.report as report
 
     for name in FOLDERS:  # text in older versions of Typer
         if isinstance(ctx.params.get(name), str):
@@ -157,7 +157,7 @@ def settings_of(ctx: typer.Context) -> dict[str, Any]:
 def finish(ctx: typer.Context, outcome: Outcome) -> None:
     """Prints what was found, writes the folder if one was asked for, and fails if the run did."""
     from nestax.report import write_run
-    from nestax.result import Status
+    from nestax.run.result import Status
 
     status = outcome.status or Status.SUCCESS
     message = outcome.message or status.value
@@ -182,7 +182,7 @@ def finish(ctx: typer.Context, outcome: Outcome) -> None:
 
 def keep(ctx: typer.Context) -> dict[str, Any]:
     """Where the run is kept, as ``minimize`` takes it; notes the command line there."""
-    from nestax.checkpoint import Folder
+    from nestax.checkpoints.files import Folder
     from nestax.errors import SettingError
 
     folder, resume = ctx.params["checkpoint"], ctx.params["resume"]

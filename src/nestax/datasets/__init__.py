@@ -4,6 +4,8 @@ from nestax.datasets.cleavage import hiv1 as hiv1
 from nestax.datasets.corruption import corrupt as corrupt
 from nestax.datasets.examples import Examples as Examples
 from nestax.datasets.examples import read_examples as read_examples
+from nestax.datasets.fetching import available as available
+from nestax.datasets.fetching import fetch as fetch
 from nestax.datasets.handwriting import Omniglot as Omniglot
 from nestax.datasets.handwriting import omniglot as omniglot
 from nestax.datasets.libsvm_format import libsvm as libsvm
@@ -11,6 +13,4 @@ from nestax.datasets.returns import Returns as Returns
 from nestax.datasets.returns import industry as industry
 from nestax.datasets.returns import read_returns as read_returns
 from nestax.datasets.synthetic import synthetic_returns as synthetic_returns
-from nestax.fetching import available as available
-from nestax.fetching import fetch as fetch
-from nestax.tasks import sinusoids as sinusoids
+from nestax.problems.few_shot.tasks import sinusoids as sinusoids

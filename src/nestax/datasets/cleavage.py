@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
+from nestax.datasets.fetching import SOURCES, locate, read_text
 from nestax.errors import ProblemError
-from nestax.fetching import SOURCES, locate, read_text
 
 #: The four parts, as files in the archive of the UCI repository.
 PARTS = ("1625Data.txt", "746Data.txt", "impensData.txt", "schillingData.txt")

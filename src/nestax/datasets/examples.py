@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nestax.cells import read_cells
+from nestax.datasets.cells import read_cells
 from nestax.errors import ProblemError, SettingError
 
 #: Squares of larger numbers, added up, are infinite.

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
+from nestax.datasets.fetching import SOURCES, locate, read_raw
 from nestax.errors import ProblemError, SettingError, check_count, check_seed
-from nestax.fetching import SOURCES, locate, read_raw
-from nestax.tasks import Tasks
+from nestax.problems.few_shot.tasks import Tasks
 
 CHARACTERS, DRAWERS, SIDE = 1623, 20, 28
 #: Characters that tasks for training are made of; tasks for testing are made of the others.

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
+from nestax.datasets.fetching import SOURCES, locate, read_text
 from nestax.errors import ProblemError
-from nestax.fetching import SOURCES, locate, read_text
 
 #: The sets that have a name here; on their page breast-cancer has the labels 2 and 4.
 NAMES = ("australian", "breast-cancer", "svmguide1", "svmguide1.t")

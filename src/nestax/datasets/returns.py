@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from nestax.cells import Cells, cells_of_csv, read_cells
+from nestax.datasets.cells import Cells, cells_of_csv, read_cells
+from nestax.datasets.fetching import locate, read_text
 from nestax.errors import ProblemError, SettingError, check_count, choose
-from nestax.fetching import locate, read_text
 
 #: The table wanted from a file of the Kenneth French library, and its codes for an unknown return.
 FRENCH_TABLE = "Average Value Weighted Returns -- Daily"

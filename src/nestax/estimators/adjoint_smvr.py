@@ -17,13 +17,13 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from nestax import trees
+import nestax.trees as trees
+from nestax.chain.problem import Problem
 from nestax.errors import check_setting, choose
-from nestax.estimator import About, AbstractEstimator, Batches, Estimate, Trackers
-from nestax.matrix_free import MODES, Forward, first_forward, passes_of, track_forward
-from nestax.problem import Problem
+from nestax.parts.estimator import About, AbstractEstimator, Batches, Estimate, Trackers
+from nestax.parts.matrix_free import MODES, Forward, first_forward, passes_of, track_forward
+from nestax.parts.tracking import as_setting, at, per_level, storm
 from nestax.steps.descent import FALLING_BETA, descent_beside
-from nestax.tracking import as_setting, at, per_level, storm
 
 
 class AdjointState(eqx.Module):

@@ -17,12 +17,12 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from nestax.chain import fill_table, linearise, visit_table
+from nestax.chain.problem import Problem
 from nestax.errors import check_setting
-from nestax.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
-from nestax.problem import Problem
+from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
+from nestax.parts.plug_in import fill_table, linearise, visit_table
+from nestax.parts.tracking import as_setting, at, storm, storm_of_blocks
 from nestax.steps.descent import FALLING_BETA, descent_beside
-from nestax.tracking import as_setting, at, storm, storm_of_blocks
 
 
 class BlockRow(eqx.Module):

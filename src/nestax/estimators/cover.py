@@ -19,12 +19,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
+from nestax.chain.jacobian import Jacobian, pull_through
+from nestax.chain.problem import Problem
 from nestax.errors import check_count, check_setting
-from nestax.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
-from nestax.jacobian import Jacobian, pull_through
-from nestax.problem import Problem
+from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
+from nestax.parts.tracking import as_setting, at, scaled, storm
 from nestax.steps import Descent
-from nestax.tracking import as_setting, at, scaled, storm
 
 
 class COVERState(eqx.Module):

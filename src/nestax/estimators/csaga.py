@@ -17,11 +17,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
+from nestax.chain.jacobian import Jacobian, pull_through
+from nestax.chain.problem import Problem
+from nestax.draws.source import Population
 from nestax.errors import ProblemError
-from nestax.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
-from nestax.jacobian import Jacobian, pull_through
-from nestax.problem import Problem
-from nestax.source import Population
+from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
 
 
 class CSAGAState(eqx.Module):

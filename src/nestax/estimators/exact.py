@@ -3,9 +3,9 @@
 import equinox as eqx
 from jaxtyping import PyTree
 
-from nestax.estimator import AbstractEstimator, Batches, Calls, Estimate, Trackers
-from nestax.jacobian import pull_through
-from nestax.problem import Problem
+from nestax.chain.jacobian import pull_through
+from nestax.chain.problem import Problem
+from nestax.parts.estimator import AbstractEstimator, Batches, Calls, Estimate, Trackers
 
 
 class ExactState(eqx.Module):

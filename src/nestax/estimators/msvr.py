@@ -20,13 +20,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, PyTree
 
-from nestax.chain import fill_table, rows_of, visit_table, visited_in
+from nestax.chain.jacobian import pull_through
+from nestax.chain.problem import Problem
 from nestax.errors import check_setting
-from nestax.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
-from nestax.jacobian import pull_through
-from nestax.problem import Problem
+from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
+from nestax.parts.plug_in import fill_table, rows_of, visit_table, visited_in
+from nestax.parts.tracking import as_setting, at, storm, storm_of_blocks
 from nestax.steps.descent import FALLING_BETA, descent_beside
-from nestax.tracking import as_setting, at, storm, storm_of_blocks
 
 
 class MSVRState(eqx.Module):

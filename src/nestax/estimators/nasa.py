@@ -17,14 +17,14 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from nestax.chain import plug_in
+from nestax.chain.jacobian import pull_through
+from nestax.chain.problem import Problem
 from nestax.errors import check_setting
-from nestax.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
-from nestax.jacobian import pull_through
-from nestax.problem import Problem
+from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
+from nestax.parts.plug_in import plug_in
+from nestax.parts.tracking import as_setting, at, average
 from nestax.steps import Averaged
 from nestax.steps.averaged import one_then_root
-from nestax.tracking import as_setting, at, average
 
 
 class NASAState(eqx.Module):

@@ -16,13 +16,13 @@ from typing import Any, ClassVar
 import equinox as eqx
 from jaxtyping import Array, PyTree
 
+from nestax.chain.jacobian import Jacobian, pull_through
+from nestax.chain.problem import Problem
 from nestax.errors import check_setting
-from nestax.estimator import About, Batches, Calls, Estimate, Trackers
-from nestax.jacobian import Jacobian, pull_through
-from nestax.problem import Problem
-from nestax.restarting import Restarting
+from nestax.parts.estimator import About, Batches, Calls, Estimate, Trackers
+from nestax.parts.restarts import Restarting
+from nestax.parts.tracking import as_setting, storm
 from nestax.steps import Bounded
-from nestax.tracking import as_setting, storm
 
 
 class NestedSPIDERState(eqx.Module):

@@ -10,10 +10,10 @@ from typing import ClassVar
 import equinox as eqx
 from jaxtyping import PyTree
 
-from nestax.chain import mean_of_visited, plug_in, visit_blocks
-from nestax.estimator import AbstractEstimator, Batches, Calls, Estimate, Trackers
-from nestax.jacobian import pull_through
-from nestax.problem import Problem
+from nestax.chain.jacobian import pull_through
+from nestax.chain.problem import Problem
+from nestax.parts.estimator import AbstractEstimator, Batches, Calls, Estimate, Trackers
+from nestax.parts.plug_in import mean_of_visited, plug_in, visit_blocks
 
 
 class PlainState(eqx.Module):

@@ -18,14 +18,14 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from nestax.chain import linearise, plug_in
+from nestax.chain.jacobian import pull_through
+from nestax.chain.problem import Problem
 from nestax.errors import check_setting
-from nestax.estimator import About, Batches, Calls, Estimate, Trackers
-from nestax.jacobian import pull_through
-from nestax.problem import Problem
-from nestax.restarting import Snapshots
+from nestax.parts.estimator import About, Batches, Calls, Estimate, Trackers
+from nestax.parts.plug_in import linearise, plug_in
+from nestax.parts.restarts import Snapshots
+from nestax.parts.tracking import as_setting, at, scaled
 from nestax.steps import FrankWolfe
-from nestax.tracking import as_setting, at, scaled
 
 
 class PMFSState(eqx.Module):

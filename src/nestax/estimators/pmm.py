@@ -16,12 +16,12 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
+from nestax.chain.problem import Problem
 from nestax.errors import check_setting
-from nestax.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
-from nestax.matrix_free import draws_in, mean_of_products
-from nestax.problem import Problem
+from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
+from nestax.parts.matrix_free import draws_in, mean_of_products
+from nestax.parts.tracking import as_setting, at, average, scaled
 from nestax.steps import FrankWolfe
-from nestax.tracking import as_setting, at, average, scaled
 
 
 class PMMState(eqx.Module):

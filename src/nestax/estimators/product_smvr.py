@@ -17,14 +17,15 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from nestax import matrix_free, trees
+import nestax.trees as trees
+from nestax.chain.problem import Problem
 from nestax.errors import check_setting, choose
-from nestax.estimator import About, AbstractEstimator, Batches, Estimate, Trackers
-from nestax.problem import Problem
-from nestax.step import AbstractStep
+from nestax.parts import matrix_free
+from nestax.parts.estimator import About, AbstractEstimator, Batches, Estimate, Trackers
+from nestax.parts.step import AbstractStep
+from nestax.parts.tracking import as_setting, at, scaled, storm
 from nestax.steps import FrankWolfe
 from nestax.steps.descent import FALLING_BETA, descent_beside
-from nestax.tracking import as_setting, at, scaled, storm
 
 
 class ProductState(eqx.Module):

@@ -14,11 +14,11 @@ from typing import ClassVar
 import equinox as eqx
 from jaxtyping import Array, PyTree
 
-from nestax.estimator import About, Batches, Calls, Estimate, Trackers
-from nestax.jacobian import Jacobian, pull_through
-from nestax.problem import Problem
-from nestax.restarting import Restarting
-from nestax.tracking import storm
+from nestax.chain.jacobian import Jacobian, pull_through
+from nestax.chain.problem import Problem
+from nestax.parts.estimator import About, Batches, Calls, Estimate, Trackers
+from nestax.parts.restarts import Restarting
+from nestax.parts.tracking import storm
 
 
 class SARAHCState(eqx.Module):

@@ -16,14 +16,14 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from nestax import trees
-from nestax.chain import plug_in
+import nestax.trees as trees
+from nestax.chain.jacobian import pull_through
+from nestax.chain.problem import Problem
 from nestax.errors import check_setting, choose
-from nestax.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
-from nestax.jacobian import pull_through
-from nestax.problem import Problem
+from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
+from nestax.parts.plug_in import plug_in
+from nestax.parts.tracking import as_setting, at, scaled, storm
 from nestax.steps import Descent
-from nestax.tracking import as_setting, at, scaled, storm
 
 MODES = ("two-point", "single-point")
 

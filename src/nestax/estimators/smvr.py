@@ -16,13 +16,13 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from nestax.balls import Ball, RunningRadius
+from nestax.chain.jacobian import Jacobian, pull_through
+from nestax.chain.problem import Problem
 from nestax.errors import check_setting, choose
-from nestax.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
-from nestax.jacobian import Jacobian, pull_through
-from nestax.problem import Problem
+from nestax.parts.balls import Ball, RunningRadius
+from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
+from nestax.parts.tracking import as_setting, at, storm
 from nestax.steps.descent import FALLING_BETA, descent_beside
-from nestax.tracking import as_setting, at, storm
 
 
 class SMVRState(eqx.Module):

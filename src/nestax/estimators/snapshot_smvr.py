@@ -17,12 +17,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
+from nestax.chain.jacobian import Jacobian, pull_through
+from nestax.chain.problem import Problem
 from nestax.errors import check_setting
-from nestax.estimator import About, Batches, Calls, Estimate, Trackers
-from nestax.jacobian import Jacobian, pull_through
-from nestax.problem import Problem
-from nestax.restarting import Snapshots
-from nestax.tracking import as_setting, at
+from nestax.parts.estimator import About, Batches, Calls, Estimate, Trackers
+from nestax.parts.restarts import Snapshots
+from nestax.parts.tracking import as_setting, at
 
 
 class SnapshotState(eqx.Module):

@@ -17,13 +17,13 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from nestax.chain import fill_table, visit_table
+from nestax.chain.jacobian import pull_through
+from nestax.chain.problem import Problem
 from nestax.errors import check_setting
-from nestax.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
-from nestax.jacobian import pull_through
-from nestax.problem import Problem
+from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
+from nestax.parts.plug_in import fill_table, visit_table
+from nestax.parts.tracking import as_setting, at, average, scaled
 from nestax.steps import Descent
-from nestax.tracking import as_setting, at, average, scaled
 
 
 class SOXState(eqx.Module):

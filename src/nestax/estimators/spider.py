@@ -15,13 +15,13 @@ from typing import Any, ClassVar
 import equinox as eqx
 from jaxtyping import Array, PyTree
 
-from nestax.chain import value_and_gradient
+from nestax.chain.problem import Problem
 from nestax.errors import check_setting
-from nestax.estimator import About, Batches, Calls, Estimate, Trackers
-from nestax.problem import Problem
-from nestax.restarting import Restarting, steps_per_pass
+from nestax.parts.estimator import About, Batches, Calls, Estimate, Trackers
+from nestax.parts.plug_in import value_and_gradient
+from nestax.parts.restarts import Restarting, steps_per_pass
+from nestax.parts.tracking import as_setting, storm
 from nestax.steps import Bounded
-from nestax.tracking import as_setting, storm
 
 
 class SpiderState(eqx.Module):

@@ -21,15 +21,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from nestax import trees
-from nestax.chain import linearise
-from nestax.convexity import refuse_unless_convex_and_monotone
+import nestax.trees as trees
+from nestax.chain.convexity import refuse_unless_convex_and_monotone
+from nestax.chain.jacobian import pull_through
+from nestax.chain.problem import Problem
 from nestax.errors import check_setting
-from nestax.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
-from nestax.jacobian import pull_through
-from nestax.problem import Problem
+from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
+from nestax.parts.plug_in import linearise
+from nestax.parts.tracking import Schedule
 from nestax.steps import Descent
-from nestax.tracking import Schedule
 
 
 class SSDState(eqx.Module):

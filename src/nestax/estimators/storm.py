@@ -16,13 +16,13 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from nestax import trees
-from nestax.chain import value_and_gradient
+import nestax.trees as trees
+from nestax.chain.problem import Problem
 from nestax.errors import check_setting
-from nestax.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
-from nestax.problem import Problem
+from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
+from nestax.parts.plug_in import value_and_gradient
+from nestax.parts.tracking import as_setting, at, storm
 from nestax.steps import Suggested
-from nestax.tracking import as_setting, at, storm
 
 
 class STORMState(eqx.Module):

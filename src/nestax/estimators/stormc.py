@@ -16,12 +16,12 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
+from nestax.chain.jacobian import Jacobian, pull_through
+from nestax.chain.problem import Problem
 from nestax.errors import check_setting
-from nestax.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
-from nestax.jacobian import Jacobian, pull_through
-from nestax.problem import Problem
+from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
+from nestax.parts.tracking import as_setting, at, storm
 from nestax.steps import Bounded
-from nestax.tracking import as_setting, at, storm
 
 
 class STORMCState(eqx.Module):

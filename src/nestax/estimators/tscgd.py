@@ -20,13 +20,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from nestax.chain import linearise
+from nestax.chain.jacobian import pull_through
+from nestax.chain.problem import Problem
 from nestax.errors import check_setting
-from nestax.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
-from nestax.jacobian import pull_through
-from nestax.problem import Problem
+from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
+from nestax.parts.plug_in import linearise
+from nestax.parts.tracking import as_setting, at, average, per_level, scaled
 from nestax.steps import Descent
-from nestax.tracking import as_setting, at, average, per_level, scaled
 
 
 class TSCGDState(eqx.Module):

@@ -16,11 +16,11 @@ from typing import ClassVar
 import equinox as eqx
 from jaxtyping import PyTree
 
-from nestax.estimator import About, Batches, Calls, Estimate, Trackers
-from nestax.jacobian import Jacobian, pull_through
-from nestax.problem import Problem
-from nestax.restarting import Snapshots
-from nestax.tracking import storm
+from nestax.chain.jacobian import Jacobian, pull_through
+from nestax.chain.problem import Problem
+from nestax.parts.estimator import About, Batches, Calls, Estimate, Trackers
+from nestax.parts.restarts import Snapshots
+from nestax.parts.tracking import storm
 
 
 class VRSCPGState(eqx.Module):

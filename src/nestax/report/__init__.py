@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from nestax import __version__
 from nestax.errors import SettingError
 from nestax.report.environment import cores as cores
 from nestax.report.environment import environment as environment
@@ -16,8 +15,9 @@ from nestax.report.folder import LISTING, whole_folder
 from nestax.report.folder import check_folder as check_folder
 from nestax.report.page import as_svg, inline, render
 from nestax.report.page import require as require
-from nestax.result import Status, flat_columns
+from nestax.run.result import Status, flat_columns
 from nestax.table import Table
+from nestax.version import __version__
 
 PAGE, ENVIRONMENT = "report.html", "environment.json"
 

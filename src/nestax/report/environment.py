@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-import nestax
+from nestax.version import __version__
 
 PACKAGES = ("jax", "jaxlib", "numpy", "optax", "equinox")
 
@@ -17,7 +17,7 @@ def environment() -> dict[str, Any]:
     """Versions of what computes, the device and the precision, and the time of the call (UTC)."""
     devices = jax.devices()
     return {
-        "nestax": nestax.__version__,  # not installed where it runs from its sources
+        "nestax": __version__,  # not installed where it runs from its sources
         **{name: importlib.metadata.version(name) for name in PACKAGES},
         "python": platform.python_version(),
         "system": platform.platform(aliased=True, terse=True),

@@ -21,16 +21,16 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from nestax.chain.problem import Problem
 from nestax.errors import SettingError, check_count, check_number
-from nestax.estimator import AbstractEstimator
 from nestax.estimators import SMVR, SnapshotSMVR
-from nestax.minimizing import minimize
-from nestax.problem import Problem
-from nestax.problems.mean_deviation import mean_deviation
-from nestax.registry import as_estimator
-from nestax.result import Result, Status
+from nestax.estimators.registry import as_estimator
+from nestax.parts.estimator import AbstractEstimator
+from nestax.problems.portfolio.mean_deviation import mean_deviation
+from nestax.run.minimize import minimize
+from nestax.run.result import Result, Status
+from nestax.sklearn.windows import Window, with_jax, without_jax
 from nestax.steps import Descent
-from nestax.windows import Window, with_jax, without_jax
 
 #: Most steps between snapshots; ``fit`` looks at the gap about as often.
 ROUND = 512

@@ -27,17 +27,17 @@ from sklearn.utils import check_random_state, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from nestax.chain.problem import Problem
+from nestax.draws.source import Groups
 from nestax.errors import ProblemError, SettingError, check_count, check_number
-from nestax.estimator import AbstractEstimator
-from nestax.minimizing import minimize
-from nestax.problem import Problem
-from nestax.problems.hierarchical_term import hierarchical_term
-from nestax.registry import as_estimator
-from nestax.result import Carry, Status
-from nestax.source import Groups
-from nestax.step import AbstractStep
-from nestax.tracking import Decay, Schedule, at
-from nestax.windows import GroupsWindow, with_jax, without_jax
+from nestax.estimators.registry import as_estimator
+from nestax.parts.estimator import AbstractEstimator
+from nestax.parts.step import AbstractStep
+from nestax.parts.tracking import Decay, Schedule, at
+from nestax.problems.tilted.hierarchical_term import hierarchical_term
+from nestax.run.minimize import minimize
+from nestax.run.result import Carry, Status
+from nestax.sklearn.windows import GroupsWindow, with_jax, without_jax
 
 #: Tables are filled up to a multiple of so many columns, so that similar ones share one program.
 COLUMNS = 16

@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
+from nestax.chain.problem import Problem
 from nestax.errors import check_setting
-from nestax.problem import Problem
-from nestax.step import AbstractStep
-from nestax.tracking import as_setting, at, average
+from nestax.parts.step import AbstractStep
+from nestax.parts.tracking import as_setting, at, average
 
 
 class Averaged(AbstractStep):

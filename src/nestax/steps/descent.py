@@ -6,10 +6,10 @@ import equinox as eqx
 import jax
 from jaxtyping import Array, PyTree
 
+from nestax.chain.problem import Problem
 from nestax.errors import check_setting
-from nestax.problem import Problem
-from nestax.step import AbstractStep
-from nestax.tracking import Decay, as_setting, at, scaled
+from nestax.parts.step import AbstractStep
+from nestax.parts.tracking import Decay, as_setting, at, scaled
 
 
 class Descent(AbstractStep):

@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from nestax import trees
+import nestax.trees as trees
+from nestax.chain.problem import Problem
 from nestax.errors import ProblemError, check_count, check_setting
-from nestax.problem import Problem
-from nestax.step import AbstractStep
-from nestax.tracking import as_setting, at, average
+from nestax.parts.step import AbstractStep
+from nestax.parts.tracking import as_setting, at, average
 
 
 def need_linear_oracle(name: str, problem: Problem) -> None:

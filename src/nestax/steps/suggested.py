@@ -5,9 +5,9 @@ from typing import Any
 import jax
 from jaxtyping import Array, PyTree
 
+from nestax.chain.problem import Problem
 from nestax.errors import SettingError
-from nestax.problem import Problem
-from nestax.step import AbstractStep
+from nestax.parts.step import AbstractStep
 
 
 class Suggested(AbstractStep):

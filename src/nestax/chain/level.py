@@ -1,0 +1,215 @@
+"""One stochastic map f(x) = E f(x; ξ): its function, its draws, and averages over a batch."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, PyTree
+
+from nestax.chain.jacobian import Jacobian, jacobian_of
+from nestax.chain.tracing import Structure, analyse
+from nestax.draws.source import AbstractSource, Batch, Coupling, as_source
+from nestax.errors import ProblemError
+
+AnyBatch = Batch | Coupling | None
+Map = Callable[[PyTree], PyTree]
+
+#: Entries of draws and outputs that one evaluation may hold; larger batches are cut into parts.
+MICRO_BATCH_ENTRIES = 2**22
+
+
+class Level(eqx.Module):
+    """One level of a chain.
+
+    Args:
+        fn: ``fn(x, draw, *args)`` for ONE draw; the library averages over a batch. Without data:
+            ``fn(x, *args)``, evaluated exactly, at no sample.
+        data: rows with a common leading axis, a ``Population``, ``Sampler``, ``Groups`` or
+            ``Stream``; None for a deterministic level.
+        project: projection onto a closed convex set that is known to hold every value of f, for
+            example v ↦ max(v, 0) for a variance. Trackers can leave that set, f cannot, and the
+            projection costs nothing in the theory.
+        args: numbers or arrays handed on to ``fn``; changing them never compiles again.
+        name: what messages and tables call this level.
+        batched: ``fn`` receives a whole batch of draws and returns the mean over it.
+        structure: filled in by ``bind`` when the level becomes part of a chain.
+    """
+
+    fn: Callable[..., PyTree]
+    source: AbstractSource | None
+    onto: Callable[[PyTree], PyTree] | None
+    args: tuple[Any, ...]
+    name: str = eqx.field(static=True)
+    batched: bool = eqx.field(static=True)
+    structure: Structure | None = eqx.field(static=True)
+
+    def __init__(
+        self,
+        fn: Callable[..., PyTree],
+        data: Any = None,
+        *,
+        project: Callable[[PyTree], PyTree] | None = None,
+        args: tuple[Any, ...] | list[Any] = (),
+        name: str = "",
+        batched: bool = False,
+        structure: Structure | None = None,
+    ):
+        if not callable(fn):
+            raise ProblemError(f"a level's first argument is its function; got {type(fn).__name__}.")
+        try:
+            self.source = None if data is None else as_source(data)
+        except ProblemError as error:
+            raise ProblemError(f"level {name!r}: {error}") from None
+        self.fn, self.onto, self.name, self.batched = fn, project, name, batched
+        self.args = tuple(jnp.asarray(a) if isinstance(a, int | float) else a for a in args)
+        self.structure = structure
+        if batched and self.source is not None and self.source.weighted:
+            raise ProblemError(
+                f"level {name!r}: batched=True needs draws of equal weight, so neither row weights nor "
+                "groups or blocks of different sizes."
+            )
+
+    @property
+    def deterministic(self) -> bool:
+        return self.source is None
+
+    def bind(self, x: PyTree) -> "Level":
+        """This level with the structure it has for inputs of the shapes ``x``."""
+        draw = () if self.source is None else (self.source.example(),)
+        if self.batched and draw:
+            draw = jax.tree.map(lambda s: jax.ShapeDtypeStruct((2, *s.shape), s.dtype), draw)
+        structure = analyse(lambda x, *draw: self.fn(x, *draw, *self.args), x, *draw)
+        return self.replace(structure=structure)
+
+    def replace(self, **changes: Any) -> "Level":
+        """A copy with some of the constructor's arguments changed."""
+        same = {
+            "fn": self.fn, "data": self.source, "project": self.onto, "args": self.args,
+            "name": self.name, "batched": self.batched, "structure": self.structure,
+        }  # fmt: skip
+        return Level(**(same | changes))
+
+    @property
+    def shape(self) -> Structure:
+        if self.structure is None:
+            raise ProblemError(f"level {self.name!r} must be part of a Problem before it is used.")
+        return self.structure
+
+    def project(self, value: PyTree) -> PyTree:
+        """``value`` moved into the level's range, where one is known."""
+        return value if self.onto is None else self.onto(value)
+
+    def with_exact(self, tracked: PyTree, new: PyTree) -> PyTree:
+        """``tracked`` with the outputs that do not see the draw from ``new``, which is exact there."""
+        leaves = zip(self.shape.noisy, jax.tree.leaves(tracked), jax.tree.leaves(new), strict=True)
+        return self.shape.outputs.treedef.unflatten([t if noisy else n for noisy, t, n in leaves])
+
+    def value(self, x: PyTree, batch: AnyBatch) -> PyTree:
+        """Mean of f(x; ξ) over the batch; f(x) itself for a deterministic level."""
+        return self._fold(lambda part: (self._mean(x, part), None), batch)[0]
+
+    def value_and_jac(self, x: PyTree, batch: AnyBatch) -> tuple[PyTree, Jacobian]:
+        """Means of f(x; ξ) and of its Jacobian over the same batch."""
+        return self._fold(lambda part: jacobian_of(lambda x: self._mean(x, part), x, self.shape), batch)
+
+    def value_and_pull(self, x: PyTree, batch: AnyBatch) -> tuple[PyTree, Map]:
+        """Mean of f(x; ξ), and the map p ↦ Jᵀp for the mean Jacobian J, without forming J."""
+        if self._fits(batch):
+            value, pullback = jax.vjp(lambda x: self._mean(x, batch), x)  # pyright: ignore[reportArgumentType]
+            return value, lambda p: pullback(p)[0]
+
+        def pull(p: PyTree) -> PyTree:
+            return self._sum(lambda part: jax.vjp(lambda x: self._mean(x, part), x)[1](p)[0], batch)
+
+        return self.value(x, batch), pull
+
+    def value_and_maps(self, x: PyTree, batch: AnyBatch) -> tuple[PyTree, Map, Map]:
+        """Mean of f(x; ξ), and t ↦ Jt and p ↦ Jᵀp for the mean Jacobian J, without forming J."""
+        value, pull = self.value_and_pull(x, batch)
+        # The transpose of the pullback, and not a forward derivative: functions with a reverse rule
+        # of their own have no forward one, and nothing is evaluated a second time.
+        push = lambda t: jax.linear_transpose(pull, value)(t)[0]
+        return value, push, pull
+
+    def value_and_pulls(self, x: PyTree, batch: AnyBatch, size: int | None) -> tuple[PyTree, Map]:
+        """Mean of f(x; ξ), and one pullback per draw: p_1, …, p_size ↦ J_1ᵀp_1, …, J_sizeᵀp_size.
+
+        With ``size`` None as ``value_and_pull``, one pullback for the mean.
+        """
+        if size is None:
+            return self.value_and_pull(x, batch)
+        if batch is None:
+            value, pull = self.value_and_pull(x, None)
+            return value, jax.vmap(pull)
+        draws: Any = batch.draws  # pyright: ignore[reportAttributeAccessIssue]
+        single = lambda x, d: self._mean(x, Batch(jax.tree.map(lambda a: a[None], d)))
+        copies = jax.tree.map(lambda a: jnp.broadcast_to(a, (size, *a.shape)), x)
+        each, pullback = jax.vjp(lambda xs: jax.vmap(single)(xs, draws), copies)
+        return jax.tree.map(lambda y: jnp.mean(y, 0), each), lambda ps: pullback(ps)[0]
+
+    def value_and_jac_each(self, x: PyTree, batch: Batch) -> tuple[PyTree, Jacobian]:
+        """f(x; ξ) and its Jacobian for every draw of the batch, along a leading axis."""
+        single = lambda d: self.value_and_jac(x, Batch(jax.tree.map(lambda a: a[None], d)))
+        return jax.vmap(single)(batch.draws)
+
+    def _mean(self, x: PyTree, batch: Batch | None) -> PyTree:
+        if batch is None:
+            return self.fn(x, *self.args)
+        if self.batched:
+            return self.fn(x, batch.draws, *self.args)
+        if batch.size == 1:
+            return self.fn(x, jax.tree.map(lambda d: d[0], batch.draws), *self.args)
+        # Outputs that do not see the draw stay out of the average: they are exact as they are.
+        noisy, outputs = self.shape.noisy, self.shape.outputs
+        axes = outputs.treedef.unflatten([0 if n else None for n in noisy])
+        each = jax.vmap(lambda d: self.fn(x, d, *self.args), out_axes=axes)(batch.draws)
+        share = None if batch.weights is None else batch.weights / jnp.sum(batch.weights)
+
+        def average(y: Array) -> Array:
+            return jnp.mean(y, 0) if share is None else jnp.tensordot(share.astype(y.dtype), y, 1)
+
+        leaves = zip(noisy, jax.tree.leaves(each), strict=True)
+        return outputs.treedef.unflatten([average(y) if n else y for n, y in leaves])
+
+    def _most(self, batch: Batch | Coupling) -> int:
+        """The largest number of draws that is evaluated in one go."""
+        per_draw = max(self.shape.outputs.size, self.shape.inputs.size, batch.row_entries, 1)
+        return max(1, min(4096, MICRO_BATCH_ENTRIES // per_draw))
+
+    def _fits(self, batch: AnyBatch) -> bool:
+        return batch is None or (isinstance(batch, Batch) and batch.size <= self._most(batch))
+
+    def _fold(self, fn: Callable[[Any], Any], batch: AnyBatch) -> Any:
+        """Mean over the batch of ``fn(part) = (value, Jacobian or None)``."""
+        if batch is None or self._fits(batch):
+            return fn(batch)
+        value, jac = self._sum(fn, batch)
+        if all(self.shape.noisy):
+            return value, jac
+        # A weighted sum would round the outputs without noise: take those from a single draw.
+        single, single_jac = fn(batch.part(0, 1))
+        pick = lambda many, one: [
+            m if noisy else s for noisy, m, s in zip(self.shape.noisy, many, one, strict=True)
+        ]
+        leaves = pick(jax.tree.leaves(value), jax.tree.leaves(single))
+        value = self.shape.outputs.treedef.unflatten(leaves)
+        if jac is not None:
+            jac = eqx.tree_at(lambda j: j.blocks, jac, tuple(pick(jac.blocks, single_jac.blocks)))
+        return value, jac
+
+    def _sum(self, fn: Callable[[Any], Any], batch: Any) -> Any:
+        """Σ share·fn(part) over parts of bounded size, the shares adding up to one."""
+        n, most = batch.size, min(batch.size, self._most(batch))
+        whole, rest = divmod(n, most)
+
+        def add(total: Any, start: Array | int, size: int) -> Any:
+            part = batch.part(start, size)
+            share = size / n if part.weights is None else jnp.sum(part.weights)
+            return jax.tree.map(lambda t, y: t + jnp.asarray(share, y.dtype) * y, total, fn(part))
+
+        shapes = jax.eval_shape(lambda: fn(batch.part(0, most)))
+        zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+        total = jax.lax.fori_loop(0, whole, lambda k, t: add(t, k * most, most), zero)
+        return add(total, whole * most, rest) if rest else total

@@ -1,0 +1,471 @@
+"""The chain F = f_K ∘ … ∘ f_1, its feasible set, and everything exact about it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, PyTree
+
+import nestax.trees as trees
+from nestax.chain.jacobian import Jacobian, pull_through
+from nestax.chain.level import Level
+from nestax.draws.blocks import Blocks, EveryBlock, mean_over_blocks
+from nestax.errors import ProblemError, check_setting
+from nestax.trees import Shapes, shapes_of
+
+
+class Prox(eqx.Module):
+    """A convex term r(w) with its proximal map; it may be non-smooth.
+
+    Args:
+        value: ``value(w)``, r itself.
+        fn: ``fn(w, scale)``, the x that minimises scale·r(x) + ‖x − w‖²/2.
+    """
+
+    value: Callable[[PyTree], Array]
+    fn: Callable[[PyTree, Any], PyTree]
+
+    @staticmethod
+    def l1(strength: float) -> "Prox":
+        """r(w) = strength·‖w‖₁, whose proximal map shrinks every entry towards zero."""
+        check_setting("strength", strength, "at least 0", lambda s: s >= 0)
+        return Prox(SumOfSizes(jnp.asarray(strength)), Shrink(jnp.asarray(strength)))
+
+
+class SumOfSizes(eqx.Module):
+    strength: Array
+
+    def __call__(self, w: PyTree) -> Array:
+        return self.strength * sum(jnp.sum(jnp.abs(x)) for x in jax.tree.leaves(w))
+
+
+class Shrink(eqx.Module):
+    strength: Array
+
+    def __call__(self, w: PyTree, scale: Any) -> PyTree:
+        by = scale * self.strength
+        return jax.tree.map(lambda x: jnp.sign(x) * jnp.maximum(jnp.abs(x) - by, 0), w)
+
+
+class AcrossBlocks(eqx.Module):
+    """The function of a level for all blocks side by side.
+
+    stacked: whether its input has one entry per block; that of the innermost level is w, for all.
+    outermost: whether its outcome is the average over the blocks.
+    """
+
+    fn: Callable[..., PyTree]
+    stacked: bool = eqx.field(static=True)
+    drawn: bool = eqx.field(static=True)
+    batched: bool = eqx.field(static=True)
+    outermost: bool = eqx.field(static=True)
+
+    def __call__(self, x: PyTree, *rest: Any) -> PyTree:
+        draw = ((1 if self.batched else 0),) if self.drawn else ()
+        axes = (0 if self.stacked else None, *draw, *(None,) * (len(rest) - len(draw)))
+        each = jax.vmap(self.fn, in_axes=axes)(x, *rest)
+        return jax.tree.map(lambda y: jnp.mean(y, 0), each) if self.outermost else each
+
+
+class OntoEach(eqx.Module):
+    """The projection of a level for all blocks side by side."""
+
+    onto: Callable[[PyTree], PyTree]
+
+    def __call__(self, value: PyTree) -> PyTree:
+        return jax.vmap(self.onto)(value)
+
+
+class Problem(eqx.Module):
+    """Minimise F(w) = f_K ∘ … ∘ f_1(w) + penalty(w) over a feasible set.
+
+    With ``nx.Blocks`` as data, the average of such chains: F(w) = 1/M Σ_m f_K^m ∘ … ∘ f_1^m(w) +
+    penalty(w).
+
+    Args:
+        levels: the levels from the innermost, which sees w, to the outermost, which is a scalar.
+        w0: the starting weights, a tree of arrays of one floating-point dtype, or ``fn(key)``. What
+            holds arrays is a tree, even if it can be called, as an Equinox module; it may hold functions
+            besides.
+        project: Euclidean projection of w onto the feasible set; None means unconstrained.
+        linear_oracle: ``v ↦ argmin <v, x>`` over the feasible set, for Frank-Wolfe steps; alone or
+            beside ``project``. See ``nx.linear_oracles``.
+        prox: a convex term r(w) that need not be smooth, as an ``nx.Prox``; added to F, and handled
+            by step rules that know their length. See ``nx.Prox``.
+        penalty: an exact smooth term ``fn(w)`` added to F.
+        exact: closed form ``fn(w)`` of f_K ∘ … ∘ f_1, where one is known; it replaces passes over
+            the population in records. ``nx.check`` compares it with the population.
+        optimum: the least value of F, where it is known; enables the column ``gap``.
+        metrics: further columns of the records, each ``fn(w)``, a scalar.
+    """
+
+    levels: tuple[Level, ...]
+    w0: PyTree
+    feasible: Callable[[PyTree], PyTree] | None
+    linear_oracle: Callable[[PyTree], PyTree] | None
+    prox: "Prox | None"
+    penalty: Callable[[PyTree], Array] | None
+    exact: Callable[[PyTree], Array] | None
+    optimum: Array | None
+    metrics: dict[str, Callable[[PyTree], Array]]
+
+    def __init__(
+        self,
+        levels: Sequence[Level],
+        w0: PyTree,
+        *,
+        project: Callable[[PyTree], PyTree] | None = None,
+        linear_oracle: Callable[[PyTree], PyTree] | None = None,
+        prox: "Prox | None" = None,
+        penalty: Callable[[PyTree], Array] | None = None,
+        exact: Callable[[PyTree], Array] | None = None,
+        optimum: float | Array | None = None,
+        metrics: Mapping[str, Callable[[PyTree], Array]] | None = None,
+    ):
+        levels = _named(levels)
+        _check_blocks(levels)
+        self.w0 = w0 if is_drawn(w0) else _as_weights(w0)
+        shape = shapes_of(jax.eval_shape(lambda: self.start(jax.random.key(0))))
+        dtype = _float_dtype(shape)
+        self.levels = _fit_together([trees.cast(level, dtype) for level in levels], shape)
+        functions = {
+            "project": project,
+            "linear_oracle": linear_oracle,
+            "penalty": penalty,
+            "exact": exact,
+        }
+        for name, fn in functions.items():
+            if fn is not None and not callable(fn):
+                raise ProblemError(f"{name} must be a function of w; got {fn!r}.")
+        if prox is not None and not isinstance(prox, Prox):
+            raise ProblemError(f"prox must be an nx.Prox, such as nx.Prox.l1(0.1); got {prox!r}.")
+        if prox is not None and (project is not None or linear_oracle is not None):
+            raise ProblemError(
+                "prox= and a feasible set cannot be combined: build the set into the proximal map, "
+                "prox(w, scale) = argmin of scale·r(x) + ‖x − w‖²/2 over the set."
+            )
+        self.feasible, self.penalty, self.exact = project, penalty, exact
+        self.linear_oracle, self.prox = linear_oracle, trees.cast(prox, dtype)
+        _check_weights("project", project, shape)
+        _check_weights("linear_oracle", linear_oracle, shape)
+        if prox is not None:
+            _check_weights("prox", lambda w: self.proximal(w, jnp.ones((), dtype)), shape)
+        self.optimum = None if optimum is None else jnp.asarray(optimum, dtype)
+        self.metrics = dict(metrics or {})
+
+    # What the chain looks like
+
+    @property
+    def shape(self) -> Shapes:
+        """The shapes of w."""
+        return self.levels[0].shape.inputs
+
+    @property
+    def dtype(self) -> Any:
+        return jnp.dtype(self.shape.leaves[0][1])
+
+    @property
+    def finite(self) -> bool:
+        """Whether every stochastic level has a population, so that F can be computed exactly."""
+        return all(level.source is None or level.source.size for level in self.levels)
+
+    @property
+    def blocks(self) -> Blocks | None:
+        """The blocks that the levels share, from the first level that draws; None without blocks."""
+        first = next(level.source for level in self.levels if level.source is not None)
+        return first if isinstance(first, Blocks) else None
+
+    def block(self, number: Array | int) -> "Problem":
+        """The chain of one block alone, which has neither the closed form nor the optimum of all."""
+        one = self._with_sources(lambda source: source.block(number))
+        known = lambda problem: (problem.exact, problem.optimum)
+        return eqx.tree_at(known, one, (None, None), is_leaf=lambda x: x is None)
+
+    def every_block(self) -> "Problem":
+        """The same F as one chain, whose values hold one entry per block and whose draws visit all of
+        them: what methods that know no blocks run on, at M samples a draw."""
+        if self.blocks is None:
+            return self
+        levels, stacked = [], False
+        for level in self.levels:
+            drawn, last = not level.deterministic, level is self.levels[-1]
+            across = stacked or drawn
+            fn = AcrossBlocks(level.fn, stacked, drawn, level.batched, last) if across else level.fn
+            onto = OntoEach(level.onto) if level.onto and across and not last else level.onto
+            source: Any = level.source
+            data = EveryBlock(source) if drawn else None
+            levels.append(level.replace(fn=fn, data=data, project=onto, structure=None))
+            stacked = across
+        return Problem(
+            levels, self.w0, project=self.feasible, linear_oracle=self.linear_oracle, prox=self.prox,
+            penalty=self.penalty, exact=self.exact, optimum=self.optimum, metrics=self.metrics,
+        )  # fmt: skip
+
+    def _with_sources(self, change: Callable[[Any], Any]) -> "Problem":
+        swap = lambda level: level if level.source is None else level.replace(data=change(level.source))
+        return eqx.tree_at(lambda p: p.levels, self, tuple(map(swap, self.levels)))
+
+    def describe(self) -> str:
+        """The chain of shapes, one line a level, and what else belongs to the problem."""
+        lines = [_line("w", None, self.shape)]
+        lines += [_line(level.name, level, level.shape.outputs) for level in self.levels]
+        others = {
+            "project": self.feasible,
+            "linear_oracle": self.linear_oracle,
+            "prox": self.prox,
+            "penalty": self.penalty,
+        }
+        given = [name for name, part in others.items() if part is not None]
+        return "\n".join([*lines, f"  with {', '.join(given)}"] if given else lines)
+
+    def __repr__(self) -> str:
+        return f"Problem\n{self.describe()}"
+
+    def start(self, key: Array) -> PyTree:
+        return _as_weights(self.w0(key)) if is_drawn(self.w0) else self.w0
+
+    def project(self, w: PyTree) -> PyTree:
+        return w if self.feasible is None else self.feasible(w)
+
+    def proximal(self, w: PyTree, scale: Any) -> PyTree:
+        """argmin over the feasible set of scale·r(x) + ‖x − w‖²/2: the projection where r = 0."""
+        return self.project(w) if self.prox is None else self.prox.fn(w, scale)
+
+    # Copies with other numbers or other data
+
+    def with_args(self, **args: tuple[Any, ...]) -> "Problem":
+        """A copy in which the named levels have other ``args``; shapes must stay the same.
+
+        Closed form and optimum belong to the old ones: the copy has neither, and its exact values come
+        from passes over the population.
+        """
+        cast = lambda values: trees.cast(tuple(map(jnp.asarray, values)), self.dtype)
+        changed = self._with_levels(args, lambda level, new: level.replace(args=cast(new)))
+        known = lambda problem: (problem.exact, problem.optimum)
+        return eqx.tree_at(known, changed, (None, None), is_leaf=lambda x: x is None)
+
+    def with_data(self, **data: Any) -> "Problem":
+        """A copy in which the named levels draw from other data, for example held-out rows."""
+
+        def swap(level: Level, new: Any) -> Level:
+            return trees.cast(level.replace(data=new), self.dtype)
+
+        # Closed form and optimum belong to the old data.
+        changed = self._with_levels(data, swap)
+        return Problem(
+            changed.levels, self.w0, project=self.feasible, linear_oracle=self.linear_oracle,
+            prox=self.prox, penalty=self.penalty, metrics=self.metrics,
+        )  # fmt: skip
+
+    def _with_levels(self, changes: dict[str, Any], change: Any) -> "Problem":
+        unknown = set(changes) - {level.name for level in self.levels}
+        if unknown:
+            raise ProblemError(
+                f"no level is called {', '.join(sorted(unknown))}; the levels are "
+                f"{', '.join(level.name for level in self.levels)}."
+            )
+        levels = tuple(
+            change(level, changes[level.name]) if level.name in changes else level
+            for level in self.levels
+        )
+        return eqx.tree_at(lambda p: p.levels, self, levels)
+
+    # Everything exact: averages over the population, in parts of bounded size
+
+    def value(self, w: PyTree) -> Array:
+        """F(w), with penalty and non-smooth term."""
+        inner = self.chain_value(w) if self.exact is None else self.exact(w)
+        inner = inner if self.penalty is None else inner + self.penalty(w)
+        return inner + self.nonsmooth(w)
+
+    def nonsmooth(self, w: PyTree) -> Array:
+        """r(w), the term behind ``prox``."""
+        return jnp.zeros((), self.dtype) if self.prox is None else self.prox.value(w)
+
+    def value_and_grad(self, w: PyTree) -> tuple[Array, PyTree]:
+        """The smooth part of F at w and its gradient."""
+        if self.exact is not None:
+            return self.add_penalty(w, *jax.value_and_grad(self.exact)(w))
+        return self.add_penalty(w, *self._chain_value_and_grad(w))
+
+    def chain_value(self, w: PyTree) -> Array:
+        """f_K ∘ … ∘ f_1(w) over the population, whatever closed form there is."""
+        if self.blocks is None:
+            return self.level_values(w)[-1]
+        return self._over_blocks(lambda block: block.level_values(w)[-1])
+
+    def _chain_value_and_grad(self, w: PyTree) -> tuple[Array, PyTree]:
+        if self.blocks is not None:
+            return self._over_blocks(lambda block: block._chain_value_and_grad(w))
+        pulls, x = [], w
+        for level in self.levels:
+            x, pull = level.value_and_pull(x, self._population(level))
+            pulls.append(pull)
+        return x, pull_through(pulls, x)
+
+    def _over_blocks(self, fn: Callable[["Problem"], PyTree]) -> PyTree:
+        """Mean over the blocks of what ``fn`` makes of each."""
+        assert self.blocks is not None
+        count, width = self.blocks.blocks, self.blocks.visit
+        return mean_over_blocks(count, width, lambda number: fn(self.block(number)))
+
+    def add_penalty(self, w: PyTree, value: Array, grad: PyTree) -> tuple[Array, PyTree]:
+        if self.penalty is None:
+            return value, grad
+        extra, extra_grad = jax.value_and_grad(self.penalty)(w)
+        return value + extra, jax.tree.map(jnp.add, grad, extra_grad)
+
+    def level_values(self, w: PyTree) -> list[PyTree]:
+        """f_1(w), f_2(f_1(w)), …, exact."""
+        values, x = [], w
+        for level in self.levels:
+            x = level.value(x, self._population(level))
+            values.append(x)
+        return values
+
+    def level_jacobians(self, w: PyTree) -> list[Jacobian]:
+        """The exact Jacobian of every level, at the exact value of the level before it."""
+        jacs, x = [], w
+        for level in self.levels:
+            x, jac = level.value_and_jac(x, self._population(level))
+            jacs.append(jac)
+        return jacs
+
+    def stationarity(self, w: PyTree, grad: PyTree) -> Array:
+        """‖∇F(w)‖; the gradient mapping ‖w − prox(w − ∇F(w))‖ under a constraint or with a non-smooth
+        term; the Frank-Wolfe gap max <∇F(w), w − x> where there is a linear oracle only."""
+        if self.feasible is None and self.linear_oracle is not None:
+            return trees.inner(grad, trees.subtract(w, self.linear_oracle(grad)))
+        if self.feasible is None and self.prox is None:
+            return trees.norm(grad)
+        return trees.norm(trees.subtract(w, self.proximal(trees.subtract(w, grad), 1.0)))
+
+    @staticmethod
+    def _population(level: Level) -> Any:
+        return None if level.source is None else level.source.population()
+
+
+def _named(levels: Sequence[Level]) -> list[Level]:
+    if isinstance(levels, Level) or not levels or not all(isinstance(v, Level) for v in levels):
+        raise ProblemError("levels must be a list of at least one nx.Level, innermost first.")
+    named = [
+        level if level.name else level.replace(name=f"level {k}")
+        for k, level in enumerate(levels, start=1)
+    ]
+    names = [level.name for level in named]
+    if len(set(names)) < len(names):
+        raise ProblemError(f"level names must differ; got {', '.join(names)}.")
+    if all(level.deterministic for level in named):
+        raise ProblemError(
+            "no level has data, so there is nothing to sample: give at least one level data=..., "
+            "or minimise the function with Optax alone."
+        )
+    return named
+
+
+def _check_weights(name: str, fn: Callable[[PyTree], PyTree] | None, shape: Shapes) -> None:
+    """Refuses a map of the weights that does not return weights."""
+    if fn is None:
+        return
+    try:
+        returned = shapes_of(jax.eval_shape(fn, shape.structs()))
+    except Exception as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+        raise ProblemError(f"{name} cannot take weights of shape {shape}: {reason}") from None
+    if returned != shape:
+        raise ProblemError(f"{name} must return weights like w0, {shape}; it returns {returned}.")
+
+
+def is_drawn(w0: Any) -> bool:
+    """Whether starting weights are ``fn(key)``: an Equinox module can be called, but holds arrays."""
+    return callable(w0) and not any(map(trees.is_array, jax.tree.leaves(w0)))
+
+
+def _as_weights(w0: PyTree) -> PyTree:
+    """Every number as an array; functions, such as activations, as a part of the structure."""
+    return jax.tree.map(lambda x: jax.tree_util.Partial(x) if callable(x) else _as_array(x), w0)
+
+
+def _as_array(x: Any) -> Array:
+    if str(getattr(x, "dtype", "")) == "float64" and not jax.config.jax_enable_x64:  # pyright: ignore[reportAttributeAccessIssue]
+        raise ProblemError(
+            "w0 is float64 but JAX computes in float32 here: pass w0.astype('float32'), or call "
+            "jax.config.update('jax_enable_x64', True) before anything else."
+        )
+    return jnp.asarray(x)
+
+
+def _float_dtype(shape: Shapes) -> Any:
+    dtypes = sorted({dtype for _, dtype in shape.leaves})
+    if len(dtypes) != 1 or not jnp.issubdtype(dtypes[0], jnp.floating):
+        raise ProblemError(
+            "w0 must hold floating-point numbers of one dtype; "
+            f"got {', '.join(dtypes) or 'no array'}. Write 1.0 for 1, or convert with .astype."
+        )
+    return dtypes[0]
+
+
+def _check_blocks(levels: list[Level]) -> None:
+    """One block axis for the whole chain."""
+    drawing = [level for level in levels if level.source is not None]
+    kinds = [(s.blocks, s.visit) if isinstance(s := level.source, Blocks) else None for level in drawing]
+    if len(set(kinds)) > 1:
+        words = [
+            f"{level.name!r} {'none' if kind is None else f'{kind[0]}, visiting {kind[1]}'}"
+            for level, kind in zip(drawing, kinds, strict=True)
+        ]
+        raise ProblemError(
+            "levels with blocks need the same number of blocks and of visits at every level that draws; "
+            f"got {', '.join(words)}."
+        )
+
+
+def _fit_together(levels: list[Level], shape: Shapes) -> tuple[Level, ...]:
+    """Binds every level to the output of the one before; refuses a chain that does not fit."""
+    lines, bound, x = [_line("w", None, shape)], [], shape
+    dtype = shape.leaves[0][1]
+
+    def refuse(level: Level, why: str) -> ProblemError:
+        chain = "\n".join([*lines, f"  {level.name:<12} <- does not fit"])
+        return ProblemError(f"level {level.name!r} {why}\nThe chain so far:\n{chain}")
+
+    for level in levels:
+        try:
+            level = level.bind(x.structs())
+        except Exception as error:
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+            call = "fn(x, *args)" if level.deterministic else "fn(x, draw, *args)"
+            why = f"cannot take the value before it, called as {call}: {reason}"
+            raise refuse(level, why) from None
+        x = level.shape.outputs
+        wrong = sorted({d for _, d in x.leaves} - {dtype})
+        if wrong or not x.leaves:
+            raise refuse(
+                level,
+                f"returns {', '.join(wrong) or 'no array'} where w is {dtype}: every level must "
+                f"return {dtype}.",
+            )
+        lines.append(_line(level.name, level, x))
+        bound.append(level)
+    if x.treedef != jax.tree.structure(0) or x.leaves[0][0] != ():
+        raise ProblemError(
+            f"the last level, {bound[-1].name!r}, must return one scalar; it returns {x}.\n"
+            "The chain:\n" + "\n".join(lines)
+        )
+    return tuple(bound)
+
+
+def _line(name: str, level: Level | None, shape: Shapes) -> str:
+    if level is None:
+        note = "weights"
+    elif level.source is None:
+        note = "deterministic"
+    elif level.source.size is None:
+        note = type(level.source).__name__.lower()
+    elif isinstance(level.source, Blocks):
+        note = f"{level.source.blocks:,} blocks"
+    else:
+        note = f"{level.source.size:,} rows"
+    return f"  {name:<12} {note:<14} {shape}"

@@ -1,0 +1,148 @@
+"""What a run is, in parts with names, so that another run can be told from it and the difference said.
+
+The program is the StableHLO text of the start, one step and one record, which is equal in two processes
+and whatever a run is cut into. Every array that goes into it is hashed beside it. Versions of packages
+are no part of it. The number of steps counts only where it enters a schedule.
+"""
+
+import functools
+import hashlib
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import Literal
+
+from nestax.loop import step as loop
+from nestax.loop.compiled import Compiled
+from nestax.loop.same_program import Static
+from nestax.loop.step import Run
+from nestax.streams.stream import Stream
+from nestax.trees import Shapes, as_host, shapes_of
+
+#: Arrays of up to so many entries are written out, larger ones hashed.
+SHOWN_ENTRIES = 4
+#: So many differences are told, and so many characters of a line of the program.
+TOLD, TOLD_CHARACTERS = 4, 100
+
+
+class Fingerprint(NamedTuple):
+    """parts: JSON values by name. program: the text whose hash is one of them."""
+
+    parts: dict[str, Any]
+    program: str
+
+
+def fingerprint(compiled: Compiled, steps: int, facts: dict[str, Any]) -> Fingerprint:
+    """The parts of a run.
+
+    Args:
+        steps: the number of steps, which counts where the horizon enters the program.
+        facts: parts that only the caller knows.
+    """
+    run = compiled.run
+    arrays = eqx.tree_at(lambda r: r.horizon, compiled.arrays, None)
+    text, enters = _program(compiled.static, shapes_of((run.horizon, arrays)))
+    parts = dict(facts)
+    if enters:
+        parts["steps"] = steps
+    for level, size, first in zip(run.problem.levels, run.plan.sizes, run.plan.first_sizes, strict=True):
+        parts[f"shape of level {level.name!r}"] = str(level.shape.outputs)
+        if not level.deterministic:
+            parts[f"batch_size of level {level.name!r}"] = size
+            parts[f"init_batch_size of level {level.name!r}"] = first
+        if isinstance(level.source, Stream):
+            parts[f"stream of level {level.name!r}"] = level.source.reader.about
+    parts["columns"] = list(run.plan.columns)
+    # The rows that a stream happens to have at hand say nothing.
+    is_stream = lambda x: isinstance(x, Stream)
+    lasting = jax.tree.map(lambda x: None if is_stream(x) else x, arrays, is_leaf=is_stream)
+    for name, words in _arrays(lasting).items():
+        parts[_plainly(name, run)] = words
+    parts["program"] = hashlib.sha256(text.encode()).hexdigest()
+    return Fingerprint(parts, text)
+
+
+@functools.lru_cache(maxsize=8)
+def _program(static: Static, shapes: Shapes) -> tuple[str, bool]:
+    """The text of a program, and whether the horizon enters it; equal runs share it."""
+
+    def program(horizon: Any, arrays: Any, step: Any) -> Any:
+        whole = eqx.tree_at(lambda r: r.horizon, arrays, horizon, is_leaf=lambda x: x is None)
+        return loop.in_short(eqx.combine(static.tree, whole), step)
+
+    traced = jax.jit(program).trace(*shapes.structs(), jnp.asarray(1))
+    # For one platform, so that the text does not depend on where the run began.
+    text = traced.lower(lowering_platforms=("cpu",)).as_text()
+    return text, _enters(traced.jaxpr.jaxpr)
+
+
+def _enters(jaxpr: Any) -> bool:
+    """Whether the first argument reaches a result; calls of further functions count as a whole."""
+    variables = lambda atoms: [v for v in atoms if not isinstance(v, Literal)]
+    needed = set(variables(jaxpr.outvars))
+    for equation in reversed(jaxpr.eqns):
+        if needed.intersection(equation.outvars):
+            needed.update(variables(equation.invars))
+    return jaxpr.invars[0] in needed
+
+
+def _arrays(arrays: Any) -> dict[str, str]:
+    """Every array once, under the first of its names."""
+    out, seen = {}, set()
+    for path, x in jax.tree_util.tree_flatten_with_path(arrays)[0]:
+        if id(x) not in seen:
+            seen.add(id(x))
+            out[jax.tree_util.keystr(path)] = described(x)
+    return out
+
+
+def _plainly(path: str, run: Run) -> str:
+    """The name of an array as a user would say it: what it is of a level or of the method."""
+    for i, level in enumerate(run.problem.levels):
+        before, here, part = path.rpartition(f".problem.levels[{i}].")
+        if here:
+            return f"{part.removeprefix('source.')} of level {level.name!r}{before}"
+    return path.removeprefix(".build.method.").removeprefix(".")
+
+
+def described(x: Any) -> str:
+    """An array in a few words that no other array has."""
+    host, kind = as_host(x)
+    if host.size <= SHOWN_ENTRIES:
+        return f"{kind or host.dtype} {host.tolist()}"
+    digest = hashlib.sha256(np.ascontiguousarray(host).data).hexdigest()
+    return f"{kind or host.dtype}{list(host.shape)} with SHA-256 {digest[:16]}"
+
+
+def differences(then: dict[str, Any], now: Fingerprint, program: str | None) -> list[str]:
+    """What is not the same, a few words each; ``program`` is the text of then, if it is known."""
+    missing = object()
+    told = []
+    for name in [*then, *(name for name in now.parts if name not in then)]:
+        was, new = then.get(name, missing), now.parts.get(name, missing)
+        if was == new or name == "program":
+            continue
+        words = lambda x: "not there" if x is missing else shortly(x)
+        told.append(f"{shortly(name)} was {words(was)} and is {words(new)}")
+    if not told and then.get("program") != now.parts["program"]:
+        told.append(_program_difference(program, now.program))
+    return [*told[:TOLD], f"and {len(told) - TOLD} more"] if len(told) > TOLD else told
+
+
+def shortly(x: Any) -> str:
+    """Anything that a file may hold as a few words on one line."""
+    return " ".join(str(x).split())[:TOLD_CHARACTERS]
+
+
+def _program_difference(then: str | None, now: str) -> str:
+    """The program is compiled text: its first line that differs often holds the number that changed."""
+    what = "a function, or a number inside an optimiser or a function, has changed"
+    if then is None:
+        return what
+    pairs = zip(then.splitlines(), now.splitlines(), strict=False)
+    was, new = next(((a, b) for a, b in pairs if a != b), ("its end", "its end"))
+    cut = lambda line: line.strip()[:TOLD_CHARACTERS]
+    return f"{what}: in the compiled program {cut(was)!r} was and {cut(new)!r} is"

@@ -1,0 +1,295 @@
+"""Between chunks: a run is written down, found again, and asked to stop. No mathematics."""
+
+import contextlib
+import functools
+import hashlib
+import importlib.metadata
+import signal
+import threading
+import time
+import warnings
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from nestax.checkpoints.files import Checkpoint, Folder
+from nestax.checkpoints.fingerprint import differences, fingerprint, shortly
+from nestax.errors import ProblemError, SettingError, check_setting
+from nestax.loop.compiled import At, Compiled
+from nestax.loop.cost import Cost
+from nestax.run.result import Status
+from nestax.trees import as_host, from_host
+from nestax.version import __version__
+
+#: The version of what a checkpoint holds.
+FORMAT = 1
+#: The compiled program as text, to show what has changed; nothing depends on it.
+PROGRAM, MOST_PROGRAM = "program.z", 2**28
+PACKAGES = ("jax", "jaxlib", "numpy", "optax", "equinox")
+DOES_NOT_FIT = "holds a state that does not fit its own fingerprint: begin again in another folder."
+
+
+class Saved(NamedTuple):
+    """A run as it was found.
+
+    rows: its records.
+    status, message: how it ended; the status is None if it had not.
+    flagged: what else was saved with it, one truth value a lane.
+    """
+
+    at: At
+    rows: list[dict[str, Any]]
+    status: Status | None
+    message: str
+    flagged: dict[str, np.ndarray]
+
+
+class Keeper:
+    """Is called between chunks: saves the run if it is time, and tells whether it must stop.
+
+    Args:
+        checkpoint: the folder of the run; None saves nothing.
+        every: seconds between checkpoints.
+        resume: go on with the run in the folder, if there is one.
+    """
+
+    def __init__(self, checkpoint: str | Path | None, every: float, resume: bool):
+        check_setting("checkpoint_every", every, "at least 0 seconds", lambda s: s >= 0)
+        self.every, self.asked, self.failed = every, False, False
+        self.folder = None if checkpoint is None else Folder(checkpoint)
+        #: What lies on the disk: so many records, the state of this step, with this status.
+        self.written, self.saved = 0, (None, None)
+        if self.folder is None:
+            if resume:
+                raise SettingError("resume=True needs the folder of the run: pass checkpoint= as well.")
+        elif self.folder.checkpoints() and not resume:
+            raise SettingError(
+                f"{checkpoint} holds a run already: go on with it by resume=True, or choose another "
+                "folder."
+            )
+
+    @contextlib.contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Holds the folder. Ctrl-C and SIGTERM let the chunk finish; a second Ctrl-C stops at once.
+
+        Signals reach the main thread alone, and handlers of the user's own stay in place.
+        """
+        usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+        main = threading.current_thread() is threading.main_thread()
+        ours = {n: old for n, old in usual.items() if main and signal.getsignal(n) == old}
+        lock = self._hold()
+        for number in ours:
+            signal.signal(number, self._ask)
+        try:
+            self.began = time.perf_counter()
+            yield
+        finally:
+            for number, old in ours.items():
+                signal.signal(number, old)
+            if self.folder is not None and lock is not None:
+                self.folder.files.unlock(lock)
+
+    def _hold(self) -> int | None:
+        if self.folder is None:
+            return None
+        try:
+            self.folder.path.mkdir(parents=True, exist_ok=True)
+            return self.folder.files.lock(self.folder.path)
+        except OSError as error:
+            raise self._refused(error) from None
+
+    def _refused(self, error: OSError) -> SettingError:
+        assert self.folder is not None
+        what = error.strerror or error
+        return SettingError(f"cannot keep a run in {self.folder.path}: {what}; choose another folder.")
+
+    def _ask(self, number: int, frame: Any) -> None:
+        if self.asked and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.asked = True
+
+    # Finding a run again
+
+    def find(
+        self,
+        compiled: Compiled,
+        begin: int,
+        stride: int,
+        total: int,
+        facts: dict[str, Any],
+        flags: tuple[str, ...] = (),
+    ) -> Saved | None:
+        """The run in the folder, if there is one and it is this one.
+
+        Args:
+            begin, stride, total: the step it began at, steps between records, the last step.
+            facts: parts of its fingerprint that only the caller knows.
+            flags: names of what else is saved with it, one truth value a lane.
+        """
+        if self.folder is None:
+            return None
+        self.compiled, self.fingerprint = compiled, fingerprint(compiled, total, facts)
+        found = self.folder.load()
+        if found is None:
+            self._write_program()
+            return None
+        self._compare(found.about)
+        saved = self._restore(found, flags)
+        if saved.at.step > total:
+            raise SettingError(
+                f"the run in {self.folder.path} has made {saved.at.step:,} steps already: ask for at "
+                f"least as many; got {total:,}."
+            )
+        # A shorter last stride belongs to an end that is none if the run goes on.
+        rows = [r for r in saved.rows if (r["step"] - begin) % stride == 0 or r["step"] == total]
+        self.written, self.saved = len(rows), (saved.at.step, saved.status)
+        return saved._replace(rows=rows)
+
+    def _compare(self, about: dict[str, Any]) -> None:
+        """Refuses the run of another problem, method or setting, and says what differs."""
+        assert self.folder is not None
+        folder, then = self.folder.path, about.get("fingerprint")
+        if about.get("format") != FORMAT or not isinstance(then, dict):
+            raise SettingError(f"{folder} was written by another version of nestax: use that version.")
+        told = differences(then, self.fingerprint, self._program(then))
+        made, now = about.get("made with"), made_with()
+        made = made if isinstance(made, dict) else {}
+        changed = [f"{k} {shortly(made.get(k))} → {new}" for k, new in now.items() if made.get(k) != new]
+        if told:
+            versions = f" Versions have changed: {', '.join(changed)}." if changed else ""
+            raise SettingError(
+                f"{folder} holds another run: {'; '.join(told)}.{versions} Repeat the call that began "
+                "it, or choose another folder."
+            )
+        if made.get("device") != now["device"]:
+            warnings.warn(
+                f"{folder} was begun on {shortly(made.get('device'))} and goes on on {now['device']}: "
+                "the last digits may differ from those of one run.",
+                stacklevel=4,
+            )
+
+    def _restore(self, found: Checkpoint, flags: tuple[str, ...]) -> Saved:
+        assert self.folder is not None
+        about, carried, lanes = found.about, self.compiled.carried(), self.compiled.lanes
+        try:
+            step, status = about["step"], about["status"]
+            arrays = {
+                name: from_host(found.tensors[name], about["kinds"].get(name, "")) for name in carried
+            }
+            flagged = {name: found.tensors[name] for name in flags}
+            told = about["columns"].items()
+            rows = as_rows({name: from_host(found.records[name], kind) for name, kind in told})
+            fits = (
+                type(step) is int
+                and step >= 0
+                and isinstance(about["message"], str)
+                and all((x.shape, str(x.dtype)) == carried[name] for name, x in arrays.items())
+                and all((x.shape, x.dtype) == (lanes, bool) for x in flagged.values())
+                and {"step", *Cost._fields} <= set(rows[-1])
+            )
+            saved = Saved(
+                At(self.compiled.given(arrays), step), rows,
+                None if status is None else Status[status], about["message"], flagged,
+            )  # fmt: skip
+            if fits and self.compiled.feed is not None:
+                self.compiled.feed.go_to(step, about["stream"])
+        except ProblemError:  # what a stream says of its place
+            raise
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError):
+            fits, saved = False, None
+        if not fits or saved is None:
+            raise SettingError(f"{self.folder.path} {DOES_NOT_FIT}")
+        return saved
+
+    # Between chunks
+
+    def visit(self, at: At, rows: list[dict[str, Any]], **flags: np.ndarray) -> str | None:
+        """Saves if it is time; a sentence if the run must stop here."""
+        if self.asked:
+            return Status.INTERRUPTED.value
+        if self.folder is None or time.perf_counter() - self.began < self.every:
+            return None
+        trouble = self._save(at, rows, None, "", flags)
+        self.began = time.perf_counter()
+        return trouble and f"The run was stopped. {trouble}"
+
+    def close(
+        self, at: At, rows: list[dict[str, Any]], status: Status, message: str, **flags: np.ndarray
+    ) -> str:
+        """The last checkpoint of this call; returns the message, and what went wrong while saving."""
+        if self.folder is None or self.failed or self.saved == (at.step, status):
+            return message
+        trouble = self._save(at, rows, status, message, flags)
+        if trouble is None:
+            return message
+        warnings.warn(trouble, stacklevel=4)
+        return f"{message} {trouble}"
+
+    def _save(
+        self, at: At, rows: list[dict[str, Any]], status: Status | None, message: str, flags: Any
+    ) -> str | None:
+        """Writes everything down; a sentence if that was not possible."""
+        assert self.folder is not None
+        arrays = self.compiled.taken(at.carry) | {"key": self.compiled.run.key}
+        feed = self.compiled.feed
+        host = {name: as_host(x) for name, x in arrays.items()}
+        columns = {name: as_host(column) for name, column in as_columns(rows[-1:]).items()}
+        about = {
+            "format": FORMAT, "step": at.step, "status": status and status.name, "message": message,
+            "kinds": {name: kind for name, (_, kind) in host.items() if kind},
+            "columns": {name: kind for name, (_, kind) in columns.items()},
+            "stream": feed and feed.place(at.step),
+            "fingerprint": self.fingerprint.parts, "made with": made_with(),
+        }  # fmt: skip
+        tensors = {name: x for name, (x, _) in host.items()} | flags
+        new = as_columns(rows[self.written :])
+        try:
+            self.folder.save(tensors, about, {name: as_host(x)[0] for name, x in new.items()})
+        except OSError as error:
+            self.failed = True
+            before = "" if self.saved[0] is None else f"; the last good one is of step {self.saved[0]:,}"
+            what = error.strerror or str(error)
+            return f"Its checkpoint in {self.folder.path} could not be written: {what}{before}."
+        self.written, self.saved = len(rows), (at.step, status)
+        return None
+
+    # The text of the program
+
+    def _write_program(self) -> None:
+        assert self.folder is not None
+        packed = zlib.compress(self.fingerprint.program.encode())
+        try:
+            self.folder.write(self.folder.path / PROGRAM, [packed])
+        except OSError as error:
+            raise self._refused(error) from None
+
+    def _program(self, then: dict[str, Any]) -> str | None:
+        """The text of the program that the fingerprint ``then`` belongs to, if it is still there."""
+        assert self.folder is not None
+        try:
+            packed = self.folder.files.read(self.folder.path / PROGRAM)
+            text = zlib.decompressobj().decompress(packed, MOST_PROGRAM)
+        except (OSError, zlib.error):
+            return None
+        same = hashlib.sha256(text).hexdigest() == then.get("program")
+        return text.decode() if same else None
+
+
+def as_columns(rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:
+    return {name: np.stack([row[name] for row in rows]) for name in (rows[0] if rows else {})}
+
+
+def as_rows(columns: dict[str, np.ndarray]) -> list[dict[str, Any]]:
+    parts = zip(*columns.values(), strict=True)
+    return [dict(zip(columns, row, strict=True)) for row in parts]
+
+
+@functools.cache
+def made_with() -> dict[str, str]:
+    """Versions of what computes, and the device."""
+    versions = {name: importlib.metadata.version(name) for name in PACKAGES}
+    return {"nestax": __version__, **versions, "device": jax.default_backend()}

@@ -1,0 +1,231 @@
+"""``nestax classify``: a tilted classifier from a file, beside logistic regression on the same rows."""
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import nestax as nx
+from nestax.cli.shell import Outcome, note
+from nestax.datasets import Examples
+from nestax.errors import ProblemError, SettingError
+from nestax.figures import plot_bars
+from nestax.table import Table
+
+#: What is fitted, by its name in tables.
+TILTED, PLAIN, WEIGHTED = "tilted", "logistic", "logistic, class weights"
+
+
+def classify_file(
+    train: str,
+    target: str,
+    groups: str | None,
+    test: str | None,
+    held_out: float | None,
+    inner_tilt: float,
+    outer_tilt: float,
+    l2: float,
+    method: str,
+    steps: int,
+    batch_size: int,
+    seed: int,
+) -> Outcome:
+    """Accuracy by class and group of three classifiers that saw the same rows."""
+    known, new = load(train, target, groups, test, held_out, seed)
+    models = fit_all(
+        known,
+        inner_tilt=inner_tilt, outer_tilt=outer_tilt, l2=l2, method=method, max_iter=steps,
+        batch_size=batch_size, random_state=seed,
+    )  # fmt: skip
+    predicted = {name: model.predict(new.X) for name, model in models.items()}
+    parts = {"class": by_label(new.y, new.y, predicted)}
+    if new.groups is not None:
+        parts["group"] = by_label(new.groups, new.y, predicted)
+    balanced = {
+        name: float(np.mean([row[name] for row in parts["class"].values()])) for name in predicted
+    }
+    overall = {name: float(np.mean(words == new.y)) for name, words in predicted.items()}
+    how = "" if test else " held out"
+    source = f"{len(new):,} rows of {Path(test or train).name}{how}"
+    made_by = (
+        f"inner tilt {inner_tilt:g}, outer tilt {outer_tilt:g}, {len(known):,} rows of "
+        f"{Path(train).name}, {steps:,} steps of {method}, batch size {batch_size}, seed {seed}"
+    )
+    model = models[TILTED]
+    numbers = {
+        "balanced_accuracy": balanced,
+        "accuracy": overall,
+        **{f"accuracy_by_{kind}": rows for kind, rows in parts.items()},
+        "train_rows": _counts(known),
+        "test_rows": _counts(new),
+        "objective": model.objective_,
+        "steps": model.n_iter_,
+        "samples": model.samples_,
+    }
+
+    def draw() -> list[tuple[str, str, Any]]:
+        bars = {f"{kind} {label}": row for kind, rows in parts.items() for label, row in rows.items()}
+        columns = {name: [100 * row[name] for row in bars.values()] for name in predicted}
+        caption = f"Accuracy in percent on {source}. Tilted: {made_by}."
+        return [("accuracy", caption, plot_bars(list(bars), columns, "accuracy, percent"))]
+
+    caption = f"Accuracy in percent on {source}"
+    return Outcome(
+        title=f"Classes of {Path(train).name}",
+        summary=_summary(balanced, parts["class"]),
+        tables=[
+            *((f"{caption}, by {kind}", _table(kind, rows, known, new)) for kind, rows in parts.items()),
+            (f"{caption}; tilted: {made_by}", _totals(balanced, overall)),
+        ],
+        numbers=numbers,
+        records={"predictions": _predictions(new, model, predicted), "weights": _weights(known, model)},
+        draw=draw,
+    )
+
+
+# The rows and the classifiers
+
+
+def load(
+    train: str, target: str, groups: str | None, test: str | None, held_out: float | None, seed: int
+) -> tuple[Examples, Examples]:
+    """Rows to fit, and rows to look at: of another file, or a share of every class of the first."""
+    if test is not None and held_out is not None:
+        raise SettingError("--held-out is for a single file: leave out one of --test and --held-out.")
+    rows = nx.datasets.read_examples(train, target, groups=groups)
+    names = np.unique(rows.y)
+    if len(names) < 2:
+        raise ProblemError(
+            f"{train} has one class only in column {target!r}, {str(names[0])!r}: two are needed."
+        )
+    if test is None:
+        return _split(train, target, rows, 0.3 if held_out is None else held_out, seed)
+    new = nx.datasets.read_examples(test, target, groups=groups, features=rows.features)
+    unknown = np.flatnonzero(~np.isin(new.y, names))
+    if len(unknown):
+        k = unknown[0]
+        raise ProblemError(
+            f"{test} has class {str(new.y[k])!r} at line {new.lines[k]}, which {train} does not have."
+        )
+    return rows, new
+
+
+def _split(
+    train: str, target: str, rows: Examples, share: float, seed: int
+) -> tuple[Examples, Examples]:
+    names, first, counts = np.unique(rows.y, return_index=True, return_counts=True)
+    lonely = np.flatnonzero(counts == 1)
+    if len(lonely):
+        k = lonely[0]
+        several = f"{len(lonely):,} classes" if len(lonely) > 1 else "a class"
+        raise ProblemError(
+            f"{train} has {several} of a single row in column {target!r}, such as {str(names[k])!r} at "
+            f"line {rows.lines[first[k]]}: every class needs two rows or more; is this the target?"
+        )
+    rng = np.random.default_rng(seed)
+    taken = []
+    for name in names:
+        members = rng.permutation(np.flatnonzero(rows.y == name))
+        taken.append(members[: int(np.clip(round(share * len(members)), 1, len(members) - 1))])
+    new = np.zeros(len(rows), bool)
+    new[np.concatenate(taken)] = True
+    return rows.rows(np.flatnonzero(~new)), rows.rows(np.flatnonzero(new))
+
+
+def fit_all(rows: Examples, **settings: Any) -> dict[str, Any]:
+    """The tilted classifier, and logistic regression without and with class weights."""
+    tilted = nx.sklearn.TiltedClassifier(**settings)  # first, for it says what to install
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    # Within a group that mixes classes a negative tilt would take a rare one for wrong labels.
+    pairs = rows.y if rows.groups is None else _pairs(rows)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        tilted.fit(rows.X, rows.y, groups=pairs)
+    for sentence in (str(each.message) for each in caught):
+        note(f"{sentence[:1].upper()}{sentence[1:]}")
+    plain = lambda weight: make_pipeline(
+        StandardScaler(), LogisticRegression(max_iter=1_000, class_weight=weight)
+    )
+    others = {PLAIN: plain(None), WEIGHTED: plain("balanced")}
+    return {TILTED: tilted, **{name: model.fit(rows.X, rows.y) for name, model in others.items()}}
+
+
+def _pairs(rows: Examples) -> np.ndarray:
+    """A label for every pair of group and class."""
+    assert rows.groups is not None
+    return np.array([f"{group!s} × {label!s}" for group, label in zip(rows.groups, rows.y, strict=True)])
+
+
+def by_label(
+    labels: np.ndarray, y: np.ndarray, predicted: dict[str, Any]
+) -> dict[str, dict[str, float]]:
+    """The share of rows of every label that each classifier has right; common labels first."""
+    names, counts = np.unique(labels, return_counts=True)
+    right = {name: words == y for name, words in predicted.items()}
+    return {
+        str(label): {name: float(hits[labels == label].mean()) for name, hits in right.items()}
+        for label in names[np.argsort(-counts, kind="stable")]
+    }
+
+
+# What is said about it
+
+
+def _counts(rows: Examples) -> dict[str, int]:
+    names, counts = np.unique(rows.y, return_counts=True)
+    return {str(name): int(count) for name, count in zip(names, counts, strict=True)}
+
+
+def _summary(balanced: dict[str, float], classes: dict[str, dict[str, float]]) -> str:
+    percent = lambda x: f"{100 * x:.1f}"
+    worst = min(classes, key=lambda name: classes[name][TILTED])
+    return (
+        f"The balanced accuracy of the tilted classifier is {percent(balanced[TILTED])} percent, that "
+        f"of logistic regression {percent(balanced[PLAIN])}, and {percent(balanced[WEIGHTED])} with "
+        f"class weights. Its worst class is {worst}, of which {percent(classes[worst][TILTED])} percent "
+        "are found."
+    )
+
+
+def _table(kind: str, rows: dict[str, dict[str, float]], known: Examples, new: Examples) -> Table:
+    labels = lambda examples: examples.y if kind == "class" else examples.groups
+    count = lambda examples, label: int(np.sum(labels(examples) == label))
+    return Table(
+        [kind, "train rows", "test rows", TILTED, PLAIN, WEIGHTED],
+        [
+            [label, count(known, label), count(new, label), *(f"{100 * x:.1f}" for x in row.values())]
+            for label, row in rows.items()
+        ],
+    )
+
+
+def _totals(balanced: dict[str, float], overall: dict[str, float]) -> Table:
+    rows = [("mean over classes (balanced accuracy)", balanced), ("all rows", overall)]
+    return Table(
+        ["accuracy", *balanced],
+        [[word, *(f"{100 * x:.1f}" for x in row.values())] for word, row in rows],
+    )
+
+
+def _predictions(new: Examples, model: Any, predicted: dict[str, Any]) -> Table:
+    """Every row that was looked at, by its line in the file."""
+    group = [] if new.groups is None else [new.groups.tolist()]
+    shares = model.predict_proba(new.X).T.tolist()
+    columns = [
+        new.lines.tolist(), *group, new.y.tolist(), *(words.tolist() for words in predicted.values()),
+        *shares,
+    ]  # fmt: skip
+    names = ["line", *(["group"] if group else []), "target", *predicted]
+    names += [f"share of {name}" for name in model.classes_]
+    return Table(names, [list(row) for row in zip(*columns, strict=True)])
+
+
+def _weights(known: Examples, model: Any) -> Table:
+    """One row a feature, for features as they stand in the file; of two classes only the second."""
+    classes = model.classes_ if len(model.classes_) > 2 else model.classes_[1:]
+    rows = [[name, *slopes] for name, slopes in zip(known.features, model.coef_.T.tolist(), strict=True)]
+    return Table(["feature", *map(str, classes)], [*rows, ["(intercept)", *model.intercept_.tolist()]])

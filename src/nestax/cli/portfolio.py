@@ -1,0 +1,251 @@
+"""``nestax portfolio``: weights from a file of returns, and how far from the best they are."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+import nestax as nx
+from nestax.cli.shell import Outcome, note
+from nestax.datasets import Returns
+from nestax.errors import SettingError
+from nestax.estimators.registry import find
+from nestax.figures import plot_curves, plot_weights
+from nestax.problems.portfolio.optimum import Reference, find_optimum, inverse_curvature
+from nestax.study.compare import FIRST_TUNING_SEED
+from nestax.table import Table
+
+#: A run ends at this gap in percent, or after so many steps if no budget of samples is given.
+TARGET, STEPS = 1e-10, 20_000
+RECORDS = 1_000
+#: The step as a share of the inverse curvature, for the method that needs no search.
+SHARE = 0.5
+#: Learning rates that other methods are tried at, as multiples of the inverse curvature.
+MULTIPLES = tuple(10.0 ** np.arange(-3, 0.5, 0.5))
+TUNING_SEEDS = (FIRST_TUNING_SEED, FIRST_TUNING_SEED + 1)
+#: Rounding error that weights may have when they are added up; beyond it they mean nothing.
+ADDS_UP = 1e-6
+LEFT = "The weights do not add up to one: the steps are too long for the numbers. Lower --lr."
+#: Gaps below this are rounding error.
+ROUNDING = 1e-16
+#: Weights below this, in percent, are not listed.
+LEAST_PERCENT = 0.005
+
+
+class AtLeast(eqx.Module):
+    """Keeps a tracked variance above a number: next to zero the square root has a huge derivative."""
+
+    least: Array
+
+    def __call__(self, yz: tuple[Array, Array]) -> tuple[Array, Array]:
+        y, z = yz
+        return y, jnp.maximum(z, self.least)
+
+
+def solve_portfolio(
+    returns: str,
+    unit: str | None,
+    prices: bool,
+    risk: float,
+    constraint: str,
+    low: float | None,
+    high: float | None,
+    method: str,
+    lr: float | None,
+    samples: int | None,
+    batch_size: int,
+    seed: int,
+    keeping: dict[str, Any],
+) -> Outcome:
+    """Weights of least −mean + risk·deviation by one method, and the gap to the exact optimum."""
+    kind = find(method)
+    table = load(returns, unit, prices)
+    problem, reference = prepare(table, risk, constraint, low, high)
+    budget: dict[str, Any] = {"steps": STEPS} if samples is None else {"samples": samples}
+    budget |= {"batch_size": batch_size}
+    if lr is None:
+        rate = inverse_curvature(problem, table.values, reference.w, batch_size)
+        lr = SHARE * rate if kind is nx.SnapshotSMVR else search(problem, kind, rate, budget, keeping)
+    result = nx.minimize(
+        problem, kind(lr=lr), **budget, seed=seed, target_gap=TARGET,
+        record_every=STEPS // RECORDS if samples is None else None, **_inside(keeping, "run"),
+    )  # fmt: skip
+    feasible = abs(float(result.w.sum()) - 1) < ADDS_UP
+    made_by = f"{kind.__name__} with learning rate {lr:.3g}, batch size {batch_size}, seed {seed}"
+    goal = f"−mean + {risk:g}·deviation, constraint {constraint}"
+    numbers = measure(table, problem, reference, result)
+    numbers |= {"method": kind.__name__, "lr": lr, "batch_size": batch_size, "seed": seed}
+    source = f"{len(table):,} rows of {Path(returns).name}{_span(table)}"
+
+    def draw() -> list[tuple[str, str, Any]]:
+        caption = f"Weights after {numbers['steps']:,} steps of {made_by}, on {source}; {goal}."
+        weights = ("weights", caption, plot_weights(table.assets, np.asarray(result.w)))
+        curve = {kind.__name__: result.records["gap"][None]}
+        caption = (
+            f"Gap F(w) − F* in percent against samples drawn over both levels, for F = {goal}: "
+            f"{made_by}. The error of F* itself is {in_words(reference.error)}."
+        )
+        gap = plot_curves(result.records["samples"], curve, "gap", unit="percent")
+        return [weights, ("gap", caption, gap)]
+
+    return Outcome(
+        title=f"Portfolio of {len(table.assets)} assets",
+        summary=_summary(numbers, goal),
+        tables=[
+            (f"Weights in percent, from {source}", _weights_table(table, result.w)),
+            (f"Minimised: {goal}; returns in percent a row", _facts_table(numbers, made_by)),
+        ],
+        numbers=numbers,
+        records={"records": result.records, "weights": _all_weights(table, result.w)},
+        draw=draw,
+        found={"lr": lr},
+        status=result.status if feasible else nx.Status.NONFINITE,
+        message=result.message if feasible else LEFT,
+    )
+
+
+# The data and the problem
+
+
+def load(name: str, unit: str | None, prices: bool) -> Returns:
+    """Returns in percent: "synthetic", "industry10" and its like, or a file."""
+    known = re.fullmatch(r"industry([0-9]+)", name)
+    if name != "synthetic" and not known:
+        if not Path(name).exists():
+            raise SettingError(
+                f"there is no file {name}; besides files there are synthetic and industry10, 12, 17, 30."
+            )
+        kind = "prices" if prices else "returns"
+        if not prices and unit is None:
+            raise SettingError(
+                "say what the returns are in: --unit percent, or --unit fraction if 0.01 is one "
+                "percent; or --prices if they are prices."
+            )
+        return nx.datasets.read_returns(name, unit=unit, kind=kind)
+    if unit is not None or prices:
+        raise SettingError(f"{name} is returns in percent: leave out --unit and --prices.")
+    if known:
+        return nx.datasets.industry(int(known[1]))
+    values = nx.datasets.synthetic_returns()
+    return Returns(values, tuple(f"asset {k}" for k in range(1, values.shape[1] + 1)))
+
+
+def prepare(
+    table: Returns, risk: float, constraint: str = "simplex", low: float | None = None,
+    high: float | None = None,
+) -> tuple[nx.Problem, Reference]:  # fmt: skip
+    """The problem, with the optimum filled in."""
+    if constraint == "box" and (low is None or high is None):
+        raise SettingError("the constraint box needs --low and --high, such as --low 0 --high 0.3.")
+    if constraint != "box" and not (low is high is None):
+        raise SettingError(f"--low and --high belong to --constraint box; got {constraint}.")
+    bounds = (low, high) if constraint == "box" else None
+    base = nx.problems.mean_deviation(table.values, risk=risk, constraint=constraint, bounds=bounds)
+    reference = find_optimum(base)
+    exact: Any = base.exact
+    mean, variance, utility = base.levels
+    # x'Σx is at least |x|² times the least eigenvalue, and |x|² at least 1/d where Σx = 1.
+    least = np.linalg.eigvalsh(exact.covariance)[0] / len(table.assets)
+    floor = AtLeast(jnp.asarray(max(float(least), 0.0)))
+    problem = nx.Problem(
+        [mean, variance.replace(project=floor), utility], base.w0, project=base.feasible,
+        linear_oracle=base.linear_oracle, exact=exact, optimum=reference.value,
+    )  # fmt: skip
+    return problem, reference
+
+
+def search(
+    problem: nx.Problem, kind: Any, rate: float, budget: dict[str, Any], keeping: dict[str, Any]
+) -> float:
+    """The learning rate of least gap, tried on seeds of their own with the whole budget."""
+    note(f"Trying {len(MULTIPLES)} learning rates for {kind.__name__}.")
+    rates = [float(f"{rate * multiple:.2g}") for multiple in MULTIPLES]
+    tried = nx.sweep(
+        problem, lambda s: kind(lr=s.lr), settings=nx.grid(lr=rates), seeds=TUNING_SEEDS,
+        record=["gap"], **budget, **_inside(keeping, "search"),
+    ).whole()  # fmt: skip
+    return tried.best("gap")["lr"]
+
+
+def _inside(keeping: dict[str, Any], part: str) -> dict[str, Any]:
+    """Where a part of the command is kept: a folder of its own."""
+    folder = keeping["checkpoint"]
+    return keeping | {"checkpoint": None if folder is None else folder / part}
+
+
+# What is said about it
+
+
+def measure(table: Returns, problem: nx.Problem, reference: Reference, result: Any) -> dict[str, Any]:
+    """Every number about the weights, as ``--json`` prints them."""
+    w = np.asarray(result.w)
+    own = table.values @ w
+    value = float(problem.value(result.w))
+    days = [None, None] if table.dates is None else [str(table.dates[0]), str(table.dates[-1])]
+    return {
+        "weights": dict(zip(table.assets, w.tolist(), strict=True)),
+        "unit": "percent",
+        "expected_return": float(own.mean()),
+        "deviation": float(own.std()),
+        "objective": value,
+        "optimum": reference.value,
+        "gap": value - reference.value,
+        "optimum_error": reference.error,
+        "rows": len(table),
+        "first": days[0],
+        "last": days[1],
+        "steps": int(result.records["step"][-1]),
+        "samples": int(result.records["samples"][-1]),
+    }
+
+
+def _summary(numbers: dict[str, Any], goal: str) -> str:
+    weights = numbers["weights"]
+    held = [name for name, w in weights.items() if 100 * abs(w) >= LEAST_PERCENT]
+    most = max(weights, key=lambda name: weights[name])
+    return (
+        f"{len(held)} of {len(weights)} assets are held, most of all {most} "
+        f"({100 * weights[most]:.1f} percent). The expected return is "
+        f"{numbers['expected_return']:.4g} and the deviation {numbers['deviation']:.4g} percent a row; "
+        f"{goal.partition(',')[0]} = {numbers['objective']:.6g} is {in_words(numbers['gap'])} above its "
+        "least value."
+    )
+
+
+def _weights_table(table: Returns, w: Any) -> Table:
+    percent = 100 * np.asarray(w)
+    order = [int(k) for k in np.argsort(-percent, kind="stable") if abs(percent[k]) >= LEAST_PERCENT]
+    rows = [[table.assets[k], f"{percent[k]:.2f}"] for k in order]
+    if others := len(percent) - len(order):
+        rows.append([f"{others} other{'s' if others > 1 else ''}", "0.00"])
+    return Table(["asset", "weight"], rows)
+
+
+def _all_weights(table: Returns, w: Any) -> Table:
+    rows = zip(table.assets, np.asarray(w).tolist(), strict=True)
+    return Table(["asset", "weight"], [list(row) for row in rows])
+
+
+def _facts_table(numbers: dict[str, Any], made_by: str) -> Table:
+    rows = [
+        ["expected return", f"{numbers['expected_return']:.6g}"],
+        ["deviation", f"{numbers['deviation']:.6g}"],
+        ["objective", f"{numbers['objective']:.8g}"],
+        ["exact optimum", f"{numbers['optimum']:.8g} (error: {in_words(numbers['optimum_error'])})"],
+        ["gap", in_words(numbers["gap"])],
+        ["method", made_by],
+        ["cost", f"{numbers['steps']:,} steps, {numbers['samples']:,} samples"],
+    ]
+    return Table(["quantity", "value"], rows)
+
+
+def in_words(gap: float) -> str:
+    return f"{gap:.1e}" if abs(gap) > ROUNDING else f"less than {ROUNDING:.0e}"
+
+
+def _span(table: Returns) -> str:
+    return "" if table.dates is None else f", {table.dates[0]} to {table.dates[-1]}"

@@ -1,0 +1,1 @@
+"""Where draws come from: populations, simulators, groups, and blocks of them."""

@@ -1,0 +1,310 @@
+"""Many coupled populations: tasks, classes or anchors, of which a step visits a few.
+
+    F(w) = 1/M Σ_m f_K^m ∘ … ∘ f_1^m(w)
+
+Every level of such a chain draws from the block m that is visited. All levels visit the same blocks in
+a step, and draw independently inside them.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int, PyTree
+
+from nestax.draws.source import AbstractSource, Batch, Population
+from nestax.errors import ProblemError, check_count, is_traced
+
+
+class Visits(eqx.Module):
+    """What a step draws for one level of a chain with blocks: which rows of which blocks.
+
+    The rows themselves stay where they are until they are needed.
+    """
+
+    blocks: Int[Array, " visited"]
+    index: Int[Array, "visited size"]
+
+    @property
+    def size(self) -> int:
+        """Draws per block."""
+        return self.index.shape[-1]
+
+
+class Blocks(AbstractSource):
+    """M populations, of which ``visit`` are visited per step, all equally likely, none twice.
+
+    Args:
+        populations: a tree of arrays with leading axes (M, rows); or a list of M populations, which
+            may differ in length.
+        visit: how many blocks a step visits, at most M.
+        replace: False draws different rows within a block and step, so that a batch of as many draws
+            as the block has rows is the whole block, without noise.
+    """
+
+    data: PyTree
+    counts: Array | None
+    visit: int = eqx.field(static=True)
+    replace: bool = eqx.field(static=True)
+    #: Rows of the smallest block.
+    least: int = eqx.field(static=True)
+
+    def __init__(self, populations: Any, *, visit: int, replace: bool = True):
+        counts = None
+        if isinstance(populations, list):
+            populations, counts = _padded(populations)
+        self.data = jax.tree.map(jnp.asarray, populations)
+        shapes = {x.shape[:2] for x in jax.tree.leaves(self.data)}
+        if len(shapes) != 1 or len(next(iter(shapes))) != 2 or 0 in next(iter(shapes)):
+            raise ProblemError(
+                "the arrays of nx.Blocks need common leading axes (blocks, rows), both at least 1, or "
+                f"pass a list with one population per block; got {sorted(shapes)}."
+            )
+        for x in jax.tree.leaves(self.data):
+            if not is_traced(x):
+                _refuse_nonfinite_blocks(x)
+        self.counts = None if counts is None else jnp.asarray(counts, jnp.int32)
+        self.least = self.rows if counts is None else int(min(counts))
+        self.visit, self.replace = check_count("visit", visit), replace
+        if self.visit > self.blocks:
+            raise ProblemError(
+                f"visit must be at most the number of blocks, {self.blocks}; got {visit}."
+            )
+
+    @property
+    def blocks(self) -> int:
+        """M, the number of blocks."""
+        return jax.tree.leaves(self.data)[0].shape[0]
+
+    @property
+    def rows(self) -> int:
+        """Rows of the largest block."""
+        return jax.tree.leaves(self.data)[0].shape[1]
+
+    @property
+    def size(self) -> int:
+        return self.blocks * self.rows if self.counts is None else int(self.counts.sum())
+
+    @property
+    def cost(self) -> int:
+        return self.visit
+
+    @property
+    def start_cost(self) -> int:
+        return self.blocks
+
+    @property
+    def weighted(self) -> bool:
+        return self.counts is not None
+
+    @property
+    def most(self) -> int | None:
+        return None if self.replace else self.least
+
+    def visited(self, key: Array, step: Array) -> Int[Array, " visit"]:
+        """The blocks of a step."""
+        if self.visit == self.blocks:
+            return jnp.arange(self.blocks)
+        return subset(jax.random.fold_in(key, step), self.blocks, self.visit)
+
+    def draw_in(self, blocks: Int[Array, " visited"], key: Array, step: Array, size: int) -> Visits:
+        """``size`` draws from each of the given blocks."""
+        key = jax.random.fold_in(key, step)
+        counts = jnp.full(blocks.shape, self.rows) if self.counts is None else self.counts[blocks]
+        if self.replace:
+            index = jax.random.randint(key, (len(blocks), size), 0, counts[:, None])
+        else:
+            _refuse_more_than(self.least, size)
+            keys = jax.random.split(key, len(blocks))
+            index = jax.vmap(lambda key, count: subset(key, count, size))(keys, counts)
+        return Visits(blocks, index)
+
+    def batch(self, visit: Visits) -> Batch:
+        """The rows of one visited block: ``visit`` with the axis of blocks taken off."""
+        take = lambda x: x.at[visit.blocks, visit.index].get(mode="promise_in_bounds")
+        return Batch(jax.tree.map(take, self.data), visit.index)
+
+    def block(self, number: Array | int) -> "Block":
+        """One block as a source of its own."""
+        count = None if self.counts is None else self.counts[number]
+        return Block(jax.tree.map(lambda x: x[number], self.data), count, self.most)
+
+    def draw(self, key: Array, step: Array, size: int) -> Batch:
+        raise ProblemError(
+            "this method draws from one population and the levels hold blocks: wrap it as "
+            "nx.PerBlock(method), or pass problem.every_block()."
+        )
+
+    def population(self) -> Batch:
+        raise ProblemError(
+            "a chain with blocks has no single population: use problem.block(m) for one block, or "
+            "problem.every_block() for all of them side by side."
+        )
+
+    def example(self) -> PyTree:
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), self.data)
+
+
+def _refuse_more_than(least: int, size: int) -> None:
+    if size > least:
+        raise ProblemError(
+            f"a batch of {size} different rows needs blocks of at least {size}; the smallest "
+            f"has {least}: lower batch_size, or use nx.Blocks(..., replace=True)."
+        )
+
+
+class Block(AbstractSource):
+    """One block of ``Blocks``; where blocks differ in length, only the first ``count`` rows count.
+
+    different: None, or how many rows a batch may have at most, all of them different.
+    """
+
+    data: PyTree
+    count: Array | None
+    different: int | None = eqx.field(static=True, default=None)
+
+    @property
+    def size(self) -> int:
+        return jax.tree.leaves(self.data)[0].shape[0]
+
+    def draw(self, key: Array, step: Array, size: int) -> Batch:
+        count = self.size if self.count is None else self.count
+        key = jax.random.fold_in(key, step)
+        if self.different is None:
+            index = jax.random.randint(key, (size,), 0, count)
+        else:
+            _refuse_more_than(self.different, size)
+            index = subset(key, jnp.asarray(count), size)
+        return Batch(jax.tree.map(lambda x: x[index], self.data), index)
+
+    @property
+    def most(self) -> int | None:
+        return self.different
+
+    def population(self) -> Batch:
+        weights = None
+        if self.count is not None:
+            # Quotients of 32-bit integers are computed in single precision.
+            weights = (jnp.arange(self.size) < self.count) / self.count.astype(float)
+        return Batch(self.data, None, weights)
+
+    def example(self) -> PyTree:
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), self.data)
+
+    @property
+    def weighted(self) -> bool:
+        return self.count is not None
+
+
+class EveryBlock(AbstractSource):
+    """All blocks in every draw: one member of each, along a leading axis. A draw costs M samples."""
+
+    of: Blocks
+
+    def __init__(self, blocks: Blocks):
+        if blocks.counts is not None:
+            raise ProblemError(
+                "blocks of different lengths cannot be seen side by side: use nx.PerBlock(method)."
+            )
+        self.of = blocks
+
+    def draw(self, key: Array, step: Array, size: int) -> Batch:
+        visits = self.of.draw_in(jnp.arange(self.of.blocks), key, step, size)
+        rows = jax.vmap(lambda visit: self.of.batch(visit).draws, out_axes=1)(visits)
+        return Batch(rows, visits.index.T)
+
+    def population(self) -> Batch:
+        return Batch(jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), self.of.data))
+
+    def example(self) -> PyTree:
+        wide = lambda s: jax.ShapeDtypeStruct((self.of.blocks, *s.shape), s.dtype)
+        return jax.tree.map(wide, self.of.example())
+
+    @property
+    def size(self) -> int:
+        return self.of.size
+
+    @property
+    def most(self) -> int | None:
+        return self.of.most
+
+    @property
+    def cost(self) -> int:
+        return self.of.blocks
+
+
+def subset(key: Array, n: Array | int, size: int) -> Int[Array, " size"]:
+    """``size`` different members of 0..n-1, every set equally likely; the cost does not grow with n.
+
+    Floyd's algorithm: member k comes from 0..n-size+k, and is n-size+k itself if that one was taken.
+    """
+    highest = n - size + jnp.arange(size)
+    wanted = jax.random.randint(key, (size,), 0, highest + 1)
+
+    def add(k: Array, chosen: Array) -> Array:
+        taken = jnp.any(chosen == wanted[k])
+        return chosen.at[k].set(jnp.where(taken, highest[k], wanted[k]))
+
+    nobody = jnp.full(size, -1, wanted.dtype)
+    return jax.lax.fori_loop(0, size, add, nobody)
+
+
+def over_blocks(count: int, width: int, body: Callable[[Array, Array, Any], Any], carry: Any) -> Any:
+    """Carries ``body(blocks, new, carry)`` over all blocks, ``width`` at a time.
+
+    The last group overlaps the one before it if it has to; ``new`` says which blocks come first there.
+    """
+
+    def group(k: Array, carry: Any) -> Any:
+        start = jnp.minimum(k * width, count - width)
+        blocks = start + jnp.arange(width)
+        return body(blocks, blocks >= k * width, carry)
+
+    return jax.lax.fori_loop(0, -(-count // width), group, carry)
+
+
+def mean_over_blocks(count: int, width: int, fn: Callable[[Array], PyTree]) -> PyTree:
+    """Mean of ``fn(m)`` over the blocks, ``width`` at a time."""
+    shapes = jax.eval_shape(fn, jax.ShapeDtypeStruct((), jnp.int32))
+    zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
+
+    def add(blocks: Array, new: Array, total: PyTree) -> PyTree:
+        each = jax.vmap(fn)(blocks)
+        share = lambda x: jnp.tensordot(new.astype(x.dtype), x, 1) / count
+        return jax.tree.map(lambda t, x: t + share(x), total, each)
+
+    return over_blocks(count, width, add, zero)
+
+
+def _padded(populations: list[Any]) -> tuple[PyTree, list[int] | None]:
+    """Populations stacked, shorter ones padded with their first row; their lengths if they differ."""
+    if not populations:
+        raise ProblemError("nx.Blocks needs at least one block.")
+    members = []
+    for number, rows in enumerate(populations):
+        try:
+            members.append(Population(rows).data)
+        except ProblemError as error:
+            raise ProblemError(f"block {number}: {error}") from None
+    structures = {jax.tree.structure(rows) for rows in members}
+    kinds = {tuple((x.shape[1:], x.dtype) for x in jax.tree.leaves(rows)) for rows in members}
+    if len(structures) > 1 or len(kinds) > 1:
+        raise ProblemError("the populations of nx.Blocks must hold rows of one structure and shape.")
+    counts = [jax.tree.leaves(rows)[0].shape[0] for rows in members]
+    longest = max(counts)
+
+    def stack(*columns: Array) -> np.ndarray:
+        fill = lambda x: np.concatenate([x, np.repeat(np.asarray(x[:1]), longest - len(x), axis=0)])
+        return np.stack([fill(np.asarray(x)) for x in columns])
+
+    return jax.tree.map(stack, *members), counts if len(set(counts)) > 1 else None
+
+
+def _refuse_nonfinite_blocks(x: Array) -> None:
+    if not jnp.issubdtype(x.dtype, jnp.floating) or bool(jnp.isfinite(x).all()):
+        return
+    block, row = np.argwhere(~np.isfinite(np.asarray(x)))[0][:2]
+    raise ProblemError(f"row {row} of block {block} holds NaN or infinity: remove or fill it.")

@@ -1,0 +1,120 @@
+"""Every method of the library, with what is known about it."""
+
+import dataclasses
+import difflib
+from typing import NamedTuple
+
+import nestax.estimators as estimators
+from nestax.errors import SettingError
+from nestax.estimators.bibliography import BIBTEX
+from nestax.parts.estimator import AbstractEstimator
+from nestax.table import Table
+
+
+class Row(NamedTuple):
+    """One method, in words. Costs are per step and stochastic level, for a batch of b draws; where the
+    outermost level costs something else, that follows after "outer"."""
+
+    name: str
+    levels: str
+    samples: str
+    value_calls: str
+    derivative_calls: str
+    memory: str
+    rate: str
+    assumes: str
+    reference: str
+    certainty: str
+
+
+def classes() -> dict[str, type[AbstractEstimator]]:
+    """Every method by name: whatever ``nestax.estimators`` imports."""
+    names = sorted(estimators.__all__, key=str.lower)
+    return {name: getattr(estimators, name) for name in names}
+
+
+def find(name: str) -> type[AbstractEstimator]:
+    """The method of that name; capitals and hyphens do not matter."""
+    plain = lambda text: text.lower().replace("-", "").replace("_", "")
+    known = classes()
+    for each, method in known.items():
+        if plain(each) == plain(name):
+            return method
+    near = difflib.get_close_matches(plain(name), map(plain, known), n=1)
+    hint = f"did you mean {find(near[0]).__name__!r}?" if near else "nx.methods() lists them all."
+    raise SettingError(f"no method is called {name!r}; {hint}")
+
+
+def as_estimator(method: str | AbstractEstimator) -> AbstractEstimator:
+    """The method itself, or with its default settings if it is named."""
+    method = find(method)() if isinstance(method, str) else method
+    if not isinstance(method, AbstractEstimator):
+        raise SettingError(f"method must be a name or an estimator such as nx.SMVR(); got {method!r}.")
+    return method
+
+
+def methods(name: str | type[AbstractEstimator] | None = None) -> Table:
+    """All methods: levels, cost, memory, claimed rate, assumptions, reference. Prints as a table.
+
+    With the name or class of one method, a table of these facts about it, one a row.
+    """
+    if name is None:
+        return Table(list(Row._fields), [list(_row(name, cls)) for name, cls in classes().items()])
+    method = name if isinstance(name, type) else find(name)
+    row = _row(method.__name__, method)
+    facts = [[fact.replace("_", " "), cell] for fact, cell in zip(Row._fields, row, strict=True)]
+    return Table(facts[0], facts[1:])
+
+
+def cite(name: str | type[AbstractEstimator]) -> None:
+    """Prints the BibTeX entry of a method, given by name or class, or of a reference's own key."""
+    if isinstance(name, str) and name in BIBTEX:
+        reference = name
+    else:
+        method = name if isinstance(name, type) else find(name)
+        name, reference = method.__name__, method.about.reference
+    if not reference:
+        raise SettingError(f"{name} is no published method, so there is nothing to cite.")
+    print(BIBTEX[reference].strip())
+
+
+def _row(name: str, cls: type[AbstractEstimator]) -> Row:
+    method, about = cls(), cls.about
+    inner, outer = method.passes, method.outer_passes
+    fields = {field.name for field in dataclasses.fields(method)}
+    often = ""
+    if method.period == 1:
+        often = "n"
+    elif "restart_batch" in fields:
+        often = "b, n every q" if method.refresh_batch == "population" else "b, B every q"
+    elif method.refresh_batch == "population":
+        often = "b, n every q" if "period" in fields else "b, n at the start"
+    count = lambda which: (
+        often
+        if method.period == 1
+        else _both(
+            _times(sum(getattr(calls, which) for calls in inner.values())),
+            _times(sum(getattr(calls, which) for calls in outer.values())),
+        )
+    )
+    samples = often or _both(_times(len(inner)), _times(len(outer)))
+    return Row(
+        name=name,
+        levels="any" if about.levels is None else str(about.levels),
+        samples=samples,
+        value_calls=count("values"),
+        derivative_calls=count("derivatives"),
+        memory=about.memory,
+        rate=about.rate,
+        assumes=about.assumes,
+        reference=about.reference or "–",
+        certainty=about.certainty if about.reference else "–",
+    )
+
+
+def _times(n: int) -> str:
+    return {0: "0", 1: "b"}.get(n, f"{n}b")
+
+
+def _both(inner: str, outer: str) -> str:
+    return inner if inner == outer else f"{inner}, outer {outer}"

@@ -1,0 +1,1 @@
+"""The loop that is a run: one step, many lanes of it, compiled, recorded and paid for."""

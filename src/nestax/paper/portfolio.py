@@ -1,0 +1,462 @@
+"""Portfolios of industries, Section 5.1 of Jiang et al., ICML 2022: its Figures 1 and 2.
+
+    F(x) = −E[r·x] + λ·sqrt(Var[r·x]),   x on the probability simplex, λ = 0.2, r in percent
+
+Every method is tried at the seven learning rates of the paper times three values of one knob of its own,
+chosen on seeds of their own and reported on others, with the same number of samples. A learning rate is
+the length of a step here: what a step rule multiplies it by is divided out first.
+
+The paper leaves open what is fixed here: the feasible set is the simplex, the batch size 128
+(SnapshotSMVR, which is not one of the paper's methods, has 64), the budget six passes over the rows for
+each of the two levels that draw, the start equal weights, and samples are draws summed over levels,
+first batches, restarts and snapshots included.
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from nestax.chain.problem import Problem
+from nestax.errors import ProblemError, check_count
+from nestax.estimators import SMVR, AdjointSMVR, SnapshotSMVR
+from nestax.figures import NAMES
+from nestax.paper.contenders import (
+    FLOOR,
+    Contender,
+    atscgd,
+    draw_panels,
+    last_within,
+    nested_spider,
+    nlasg,
+    scsc,
+    smvr,
+)
+from nestax.problems import mean_deviation
+from nestax.run.sweep import Settings, Sweep, grid, sweep
+from nestax.study.compare import FIRST_TUNING_SEED, TAIL
+from nestax.table import Table
+
+#: The sample of the paper: July 1926 to October 2021.
+ROWS = 25_105
+INDUSTRIES = (10, 12, 17, 30)
+BATCH_SIZE = 128
+PASSES = 6
+RATES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+#: The last stands for no ball, as in the paper.
+RADII = (5.0, 10.0, 50.0, 100.0, 1e7)
+#: A tracked variance is kept above this; no portfolio of these rows has less than 0.3. Next to zero the
+#: square root has a derivative that throws the weights into a corner.
+LEAST_VARIANCE = 0.01
+#: What F* may be off by, proved by convexity.
+OPTIMUM_GAP = 1e-13
+
+SMALL_BETAS, PAPER_BETAS, ACCURACIES = (0.01, 0.03, 0.1), (0.1, 0.5, 0.9), (0.03, 0.1, 0.3)
+#: For n rows the authors of Nested-SPIDER restart with a full pass every √n steps.
+FULL_PASSES: dict[str, Any] = {"restart_batch": "population", "period": round(ROWS**0.5)}
+#: The methods that the paper compares.
+OF_THE_PAPER = ("A-TSCGD", "NLASG", "Nested-SPIDER", "SCSC", "SMVR")
+CONTENDERS = {
+    "A-TSCGD": Contender(atscgd(levels=3), "scale", (0.5, 1.0, 2.0)),
+    "NLASG": Contender(nlasg, "tau", SMALL_BETAS),
+    "Nested-SPIDER": Contender(nested_spider(), "eps", ACCURACIES),
+    "SCSC": Contender(scsc, "beta", PAPER_BETAS),
+    "SMVR": Contender(smvr, "beta", SMALL_BETAS),
+    "SMVR, β of the paper": Contender(smvr, "beta", PAPER_BETAS),
+    "AdjointSMVR": Contender(lambda s: AdjointSMVR(s.beta, lr=s.lr), "beta", SMALL_BETAS),
+    "Nested-SPIDER, full passes": Contender(nested_spider(**FULL_PASSES), "eps", ACCURACIES),
+    "SnapshotSMVR": Contender(lambda s: SnapshotSMVR(s.beta, lr=s.lr), "beta", SMALL_BETAS, 2, 2),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """One method on one market, at the setting that its tuning seeds chose.
+
+    step, samples: the axes of the curves.
+    gap, grad_norm: seeds × records; infinite for a run that diverged.
+    end: the last record within the budget.
+    compile_seconds, run_seconds: of the whole grid.
+    """
+
+    setting: dict[str, float]
+    step: np.ndarray
+    samples: np.ndarray
+    gap: np.ndarray
+    grad_norm: np.ndarray
+    end: int
+    compile_seconds: float
+    run_seconds: float
+
+    def result(self) -> tuple[float, float, float]:
+        """At the end of the budget: mean gap, its deviation over seeds, mean gradient mapping."""
+        gap = self.gap[:, self.end]
+        spread = float(gap.std()) if np.isfinite(gap).all() else float("nan")
+        return float(gap.mean()), spread, float(self.grad_norm[:, self.end].mean())
+
+    def within(self, samples: float) -> np.ndarray:
+        """The gap of every seed at the last record that draws no more than this."""
+        return self.gap[:, last_within(self.samples, samples)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Balls:
+    """SMVR with balls of one kind on one market, otherwise at the setting of Figure 1.
+
+    radius, lr: of every setting.
+    gap, grad_norm: settings × seeds × records.
+    active: settings × levels, the share of steps at which the ball cut something off.
+    """
+
+    radius: np.ndarray
+    lr: np.ndarray
+    samples: np.ndarray
+    gap: np.ndarray
+    grad_norm: np.ndarray
+    active: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class Portfolios:
+    """Result of ``reproduce_portfolio``.
+
+    problems: by market; each knows its optimum.
+    trials: by market and method.
+    balls: by market and kind of ball.
+    """
+
+    problems: dict[str, Problem]
+    trials: dict[str, dict[str, Trial]]
+    balls: dict[str, dict[str, Balls]]
+
+    def gaps(self) -> Table:
+        """F(w) − F* at equal samples, mean ± deviation over seeds: methods × markets."""
+        start = [f"{_start(problem):.1e}" for problem in self.problems.values()]
+        cell = lambda mean, spread, _: f"{mean:.1e} ± {spread:.0e}"
+        rows = [
+            [name, *(cell(*trials[name].result()) for trials in self.trials.values())]
+            for name in self._methods()
+        ]
+        return Table(["method", *self.trials], [["equal weights", *start], *rows])
+
+    def details(self) -> Table:
+        """One row per market and method: chosen setting, cost, result, seconds."""
+        columns = [
+            "market", "method", "lr", "knob", "its value", "steps", "samples", "gap", "± std",
+            "gradient mapping", "compile s", "run s",
+        ]  # fmt: skip
+        rows = []
+        for market, trials in self.trials.items():
+            for name, trial in trials.items():
+                (_, lr), (knob, value) = trial.setting.items()
+                cost = [int(trial.step[trial.end]), int(trial.samples[trial.end])]
+                seconds = [trial.compile_seconds, trial.run_seconds]
+                rows.append([market, name, lr, knob, value, *cost, *trial.result(), *seconds])
+        return Table(columns, rows)
+
+    def seconds(self) -> Table:
+        """Compiling and computing the whole grid on all markets, by method."""
+        rows = []
+        for name in self._methods():
+            trials = [of_market[name] for of_market in self.trials.values()]
+            rows.append(
+                [name, sum(t.compile_seconds for t in trials), sum(t.run_seconds for t in trials)]
+            )
+        together = ["together", sum(row[1] for row in rows), sum(row[2] for row in rows)]
+        return Table(["method", "compile s", "run s"], [*rows, together])
+
+    def epochs(self) -> Table:
+        """SnapshotSMVR after each snapshot and the pass that follows it: mean gap, and the worst."""
+        marks, rows = [], []
+        for market, trials in self.trials.items():
+            once, trial = _pass(self.problems[market]), trials["SnapshotSMVR"]
+            marks = range(2, round(trial.samples[-1] / once) + 1, 2)
+            gaps = [trial.within(mark * once) for mark in marks]
+            rows.append([market, *(f"{gap.mean():.1e} (worst {gap.max():.1e})" for gap in gaps)])
+        return Table(["market", *(f"{mark} passes" for mark in marks)], rows)
+
+    def radii(self) -> Table:
+        """Figure 2 in numbers: what a ball does to SMVR, and how often it is active at each level."""
+        names = [level.name for level in next(iter(self.problems.values())).levels]
+        columns = ["market", "ball", "radius", "lr", "gap", "± std", "gradient mapping"]
+        rows = []
+        for market, kinds in self.balls.items():
+            for kind, balls in kinds.items():
+                for k, radius in enumerate(balls.radius):
+                    gap, mapping = balls.gap[k, :, -1], balls.grad_norm[k, :, -1]
+                    numbers = (balls.lr[k], gap.mean(), gap.std(), mapping.mean(), *balls.active[k])
+                    rows.append([market, kind, _radius(radius), *map(float, numbers)])
+        return Table([*columns, *(f"active at {name}" for name in names)], rows)
+
+    def norms(self) -> Table:
+        """Norms of the true Jacobians of the levels that draw, at the start and at the optimum."""
+        rows = []
+        for market, problem in self.problems.items():
+            best, _ = least_on_simplex(problem.exact)
+            for where, w in (("equal weights", problem.w0), ("optimum", jnp.asarray(best))):
+                dense = [np.asarray(jac.dense()) for jac in problem.level_jacobians(w)[:-1]]
+                sizes = [float(np.linalg.norm(jac, kind)) for jac in dense for kind in ("fro", 2)]
+                rows.append([market, where, *sizes])
+        names = [f"{level}, {kind}" for level in ("mean", "variance") for kind in KINDS]
+        return Table(["market", "at", *names], rows)
+
+    def findings(self) -> list[str]:
+        """What the numbers say, market by market."""
+        out = []
+        for market, trials in self.trials.items():
+            gap = {name: trials[name].result()[0] for name in OF_THE_PAPER}
+            first, second, *_ = sorted(gap, key=gap.__getitem__)
+            word, other = ("first", second) if first == "SMVR" else ("not first", first)
+            once, snapshots = _pass(self.problems[market]), trials["SnapshotSMVR"]
+            ends = [snapshots.within(passes * once) for passes in (8, 12)]
+            early, late = (f"{end.mean():.1e} (worst run {end.max():.1e})" for end in ends)
+            out.append(
+                f"{market}: SMVR is {word} of the {len(gap)} methods of the paper, with "
+                f"{gap['SMVR'] / gap[other]:.2f} times the gap of {other}; SnapshotSMVR reaches {early} "
+                f"within 8 passes per level and {late} within 12."
+            )
+        return out
+
+    def curves(self) -> Table:
+        """Figure 1 in numbers: one row per market, method and record."""
+        words = ["gap", "grad_norm"]
+        columns = [
+            "market",
+            "method",
+            "step",
+            "samples",
+            *(f"{w}_{x}" for w in words for x in ("mean", "std")),
+        ]
+        rows = []
+        for market, trials in self.trials.items():
+            for name, trial in trials.items():
+                lanes = [trial.gap, trial.grad_norm]
+                numbers = [f(x, axis=0) for x in lanes for f in (np.mean, np.std)]
+                table = np.stack([trial.step, trial.samples, *numbers], axis=1)
+                rows += [[market, name, *map(int, row[:2]), *map(float, row[2:])] for row in table]
+        return Table(columns, rows)
+
+    def plot_methods(self) -> Any:
+        """Figure 1: gap and gradient mapping against samples, mean and band over seeds."""
+        panels = {}
+        for market, trials in self.trials.items():
+            for row, word in enumerate(("gap", "grad_norm")):
+                panels[row, market] = {
+                    name: (trial.samples[: trial.end + 1], getattr(trial, word)[:, : trial.end + 1])
+                    for name, trial in trials.items()
+                }
+        return draw_panels(panels, [NAMES["gap"], "gradient mapping"])
+
+    def plot_radii(self) -> Any:
+        """Figure 2: the gap of SMVR against samples for every radius and both kinds of ball."""
+        panels = {}
+        for market, kinds in self.balls.items():
+            for row, balls in enumerate(kinds.values()):
+                curves = zip(RADII, balls.gap, strict=False)  # those at the chosen learning rate
+                panels[row, market] = {
+                    f"radius {_radius(radius)}": (balls.samples, lanes) for radius, lanes in curves
+                }
+        return draw_panels(panels, [f"{NAMES['gap']}, {kind} ball" for kind in KINDS])
+
+    def _methods(self) -> list[str]:
+        return list(next(iter(self.trials.values())))
+
+
+KINDS = ("frobenius", "spectral")
+
+
+def reproduce_portfolio(
+    markets: Mapping[str, Any],
+    *,
+    seeds: int = 20,
+    tune_seeds: int = 8,
+    passes: int = PASSES,
+    batch_size: int = BATCH_SIZE,
+    rates: Sequence[float] = RATES,
+    tell: Callable[[str], None] = lambda line: None,
+) -> Portfolios:
+    """Runs both figures on the given markets, all settings and seeds of a method side by side.
+
+    Args:
+        markets: tables of returns in percent, one row a day, by name.
+        seeds: runs that are reported.
+        tune_seeds: further runs that choose the settings.
+        passes: the budget of a run: samples per level, as a multiple of the rows.
+        batch_size: draws per level and step.
+        rates: learning rates.
+        tell: called with a line of text after every method.
+    """
+    check_count("passes", passes)
+    tuning = [FIRST_TUNING_SEED + k for k in range(check_count("tune_seeds", tune_seeds))]
+    reported = list(range(check_count("seeds", seeds)))
+    problems, trials, balls = {}, {}, {}
+    for market, returns in markets.items():
+        problem = problems[market] = portfolio_problem(returns)
+        runner = Runner(problem, passes * _pass(problem), batch_size)
+        trials[market] = {}
+        for name, contender in CONTENDERS.items():
+            settings = grid(lr=rates, **{contender.knob: contender.values})
+            run, *seconds = runner.timed(contender, settings, [*tuning, *reported])
+            trial = trials[market][name] = _choose(run, len(tuning), runner.budget, *seconds)
+            tell(f"{market:<12} {name:<26} {_line(trial)}")
+        balls[market] = {
+            kind: _balls(runner.run(_with_ball(kind), _radii(trials[market]["SMVR"]), reported))
+            for kind in KINDS
+        }
+        jax.clear_caches()  # another market has other shapes
+    return Portfolios(problems, trials, balls)
+
+
+def portfolio_problem(returns: Any) -> Problem:
+    """The portfolio on the simplex with its optimum, and a floor under the tracked variance."""
+    base = mean_deviation(returns, delta=1e-12)
+    mean, variance, utility = base.levels
+    _, optimum = least_on_simplex(base.exact)
+    return Problem(
+        [mean, variance.replace(project=_floored), utility], base.w0, project=base.feasible,
+        exact=base.exact, optimum=optimum,
+    )  # fmt: skip
+
+
+def _floored(yz: tuple[Any, Any]) -> tuple[Any, Any]:
+    return yz[0], jnp.maximum(yz[1], LEAST_VARIANCE)
+
+
+def least_on_simplex(closed: Any) -> tuple[np.ndarray, float]:
+    """Weights and value of the best portfolio, by Newton's method on the set of assets that are held.
+
+    F is convex, so F(x) − F* is at most max_y ∇F(x)·(x − y), y on the simplex; this is what is brought
+    below ``OPTIMUM_GAP``. An asset is let go when a step takes its weight to zero, and taken up when F
+    falls in its direction and no longer along those that are held.
+
+    Args:
+        closed: the closed form ``problem.exact`` of ``nx.problems.mean_deviation``.
+    """
+    numbers = (closed.mean, closed.covariance, closed.risk, closed.delta)
+    mean, covariance, risk, delta = (np.asarray(x, np.float64) for x in numbers)
+    value = lambda x: -mean @ x + risk * np.sqrt(x @ covariance @ x + delta)
+    x, held = np.full(mean.size, 1 / mean.size), np.ones(mean.size, bool)
+    for _ in range(100 + 10 * mean.size):
+        deviation = np.sqrt(x @ covariance @ x + delta)
+        slope = covariance @ x / deviation
+        grad = -mean + risk * slope
+        if grad @ x - grad.min() <= OPTIMUM_GAP:
+            return x, float(value(x))
+        if np.ptp(grad[held]) <= OPTIMUM_GAP:
+            held[np.argmin(grad)] = True
+        hessian = risk * (covariance - np.outer(slope, slope)) / deviation
+        move = np.zeros_like(x)
+        move[held] = _newton(hessian[np.ix_(held, held)], grad[held])
+        falls = move < 0
+        room = np.where(falls, x / np.where(falls, -move, 1), np.inf)  # steps until a weight is zero
+        length = min(1.0, room.min())
+        while value(x + length * move) > value(x) + FLOOR and length > FLOOR:
+            length /= 2
+        gone = room <= length
+        x, held = np.where(gone, 0, x + length * move), held & ~gone
+    raise ProblemError("the optimum was not found: one asset may be a mixture of others; leave it out.")
+
+
+def _newton(hessian: np.ndarray, grad: np.ndarray) -> np.ndarray:
+    """The step to the least value of the quadratic model while the weights keep their sum."""
+    ones = np.ones((len(grad), 1))
+    system = np.block([[hessian, ones], [ones.T, np.zeros((1, 1))]])
+    return np.linalg.lstsq(system, np.append(-grad, 0), rcond=None)[0][:-1]
+
+
+class Runner(NamedTuple):
+    """Sweeps of one market, all within the same budget of samples."""
+
+    problem: Problem
+    budget: int
+    batch_size: int
+
+    @property
+    def stride(self) -> int:
+        """Steps between records, of a method with whole batches: sixteen records in a pass."""
+        return max(1, _pass(self.problem) // self.batch_size // 32)
+
+    def run(self, contender: Contender, settings: Settings, seeds: Any, **length: Any) -> Sweep:
+        length = length or {"samples": contender.length * self.budget}
+        return sweep(
+            self.problem, contender.build, settings=settings, seeds=seeds,
+            batch_size=max(1, self.batch_size // contender.parts),
+            record_every=self.stride * contender.parts, record=["gap", "grad_norm"], progress=False,
+            **length,
+        ).whole()  # fmt: skip
+
+    def timed(self, contender: Contender, settings: Settings, seeds: Any) -> tuple[Sweep, float, float]:
+        """The sweep, the seconds of a first one of one stride, which compiles it, and its own."""
+        begin = time.perf_counter()
+        self.run(contender, settings, seeds, steps=self.stride * contender.parts)
+        compiled = time.perf_counter()
+        run = self.run(contender, settings, seeds)
+        return run, compiled - begin, time.perf_counter() - compiled
+
+
+def _choose(run: Sweep, tuning: int, budget: int, compile_seconds: float, run_seconds: float) -> Trial:
+    """The best setting on the first ``tuning`` seeds, and its curves on the others.
+
+    The mean over the last fifth of the run chooses, because that over the last record is often luck.
+    """
+    end = last_within(run.records["samples"], budget)
+    lanes = lambda name: np.where(run.finite[:, :, None], run.records[name], np.inf)
+    late = lanes("gap")[:, :tuning, -round(TAIL * len(run.records["samples"])) :]
+    best = int(np.argmin(late.mean(axis=(1, 2))))
+    return Trial(
+        {name: float(column[best]) for name, column in run.settings.items()},
+        run.records["step"],
+        run.records["samples"],
+        lanes("gap")[best, tuning:],
+        lanes("grad_norm")[best, tuning:],
+        end,
+        compile_seconds,
+        run_seconds,
+    )
+
+
+def _with_ball(kind: str) -> Contender:
+    return Contender(lambda s: SMVR(s.beta, radius=s.radius, ball=kind, lr=s.lr), "radius", RADII)
+
+
+def _radii(trial: Trial) -> Settings:
+    """Every radius at the chosen learning rate; then the least and none at twice that."""
+    factor = np.asarray([1.0] * len(RADII) + [2.0, 2.0])
+    return {
+        "radius": np.asarray([*RADII, RADII[0], RADII[-1]]),
+        "lr": factor * trial.setting["lr"],
+        "beta": np.full(len(factor), trial.setting["beta"]),
+    }
+
+
+def _balls(run: Sweep) -> Balls:
+    records = run.records
+    active = records["ball_active"][:, :, -1].mean(axis=1)
+    radius, lr = run.settings["radius"], run.settings["lr"]
+    return Balls(radius, lr, records["samples"], records["gap"], records["grad_norm"], active)
+
+
+def _pass(problem: Problem) -> int:
+    """Samples of one pass over the rows of every level that draws."""
+    return sum(level.source.size or 0 for level in problem.levels if level.source is not None)
+
+
+def _start(problem: Problem) -> float:
+    return float(problem.value(problem.w0)) - float(problem.optimum)  # pyright: ignore[reportArgumentType]
+
+
+def _radius(radius: float) -> str:
+    return "none" if radius == RADII[-1] else f"{radius:g}"
+
+
+def _line(trial: Trial) -> str:
+    setting = ", ".join(f"{name} {value:g}" for name, value in trial.setting.items())
+    mean, spread, _ = trial.result()
+    return (
+        f"{setting:<20} gap {mean:.1e} ± {spread:.0e}   compiled {trial.compile_seconds:.1f} s, "
+        f"ran {trial.run_seconds:.1f} s"
+    )

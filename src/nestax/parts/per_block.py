@@ -1,0 +1,119 @@
+"""Any method with a memory of its own for every block."""
+
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, PyTree
+
+import nestax.trees as trees
+from nestax.chain.problem import Problem
+from nestax.errors import ProblemError, SettingError, choose
+from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Trackers
+from nestax.parts.plug_in import fill_table, visit_table
+from nestax.parts.step import AbstractStep
+
+STORES = ("float32", "bfloat16", "float16")
+
+
+class PerBlock(AbstractEstimator):
+    """An estimator that runs in every block by itself; ∇F is the average over the visited blocks.
+
+    A block remembers the trackers of its last visit and the weights w that they belong to, so two-point
+    corrections reach back to that visit however long ago it was. A step costs what the estimator costs
+    in the visited blocks, whatever the number of blocks; memory is one state of the estimator per
+    block, and the start visits all blocks once.
+
+    Args:
+        estimator: for a chain without blocks, such as ``nx.AdjointSMVR(beta=0.3, mode="fresh")``. Its
+            schedules count the visits of a block. One that lags by a step, as mode="lagged" does, lags
+            by a visit here, and a block's gradient is then about M/B steps old.
+        store: floating-point type of the table, "float32", "bfloat16" or "float16"; None means that of
+            the weights. Rounding at every visit adds noise of that precision to the trackers.
+    """
+
+    estimator: AbstractEstimator
+    store: str | None = eqx.field(default=None, static=True)
+    blocks: ClassVar = "table"
+
+    def __check_init__(self):
+        if not isinstance(self.estimator, AbstractEstimator) or self.estimator.blocks == "table":
+            raise SettingError(
+                "nx.PerBlock takes an estimator for chains without blocks, such as nx.AdjointSMVR(); "
+                f"got {self.estimator!r}."
+            )
+        if self.lr is not None:
+            raise SettingError("set lr on the estimator inside nx.PerBlock, not on nx.PerBlock itself.")
+        if self.store is not None:
+            choose("store", self.store, STORES)
+
+    @property
+    def about(self) -> About:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.estimator.about
+
+    @property
+    def output(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.estimator.output
+
+    @property
+    def passes(self) -> dict[str, Calls]:
+        return self.estimator.passes
+
+    @property
+    def outer_passes(self) -> dict[str, Calls]:
+        return self.estimator.outer_passes
+
+    @property
+    def lag(self) -> int:
+        return self.estimator.lag
+
+    @property
+    def period(self) -> int | None:
+        return self.estimator.period
+
+    @property
+    def refresh_batch(self) -> int | str | None:
+        return self.estimator.refresh_batch
+
+    def check(self, problem: Problem) -> None:
+        if problem.blocks is None:
+            raise ProblemError(
+                "nx.PerBlock needs levels with nx.Blocks as data, and this chain has none: use "
+                f"nx.{type(self.estimator).__name__} alone."
+            )
+        if self.refresh_batch == "population":
+            raise ProblemError(
+                f"{type(self.estimator).__name__} looks at the whole population, which visits to a few "
+                "blocks do not: give it a number as restart_batch, or pass problem.every_block()."
+            )
+        self.estimator.check(problem.block(0))
+
+    def published_step(self, problem: Problem) -> AbstractStep:
+        return self.estimator.published_step(problem)
+
+    def defaults(self, problem: Problem, horizon: Array | int, sizes: tuple[int, ...]) -> Any:
+        blocks: Any = problem.blocks
+        visits = jnp.maximum(1, jnp.asarray(horizon) * blocks.visit // blocks.blocks)
+        return PerBlock(self.estimator.defaults(problem, visits, sizes), self.store)
+
+    def init(self, problem: Problem, w: PyTree, batches: Batches):
+        start = lambda chain, own: self.estimator.init(chain, w, own)
+        return fill_table(problem, batches, start, self.store)
+
+    def update(self, problem: Problem, w: PyTree, batches: Batches, state: PyTree):
+        move = lambda chain, own, row: self.estimator.update(chain, w, own, self._loaded(row, w))
+        return visit_table(problem, batches, state, move)[:2]
+
+    def refresh(self, problem: Problem, w: PyTree, batches: Batches, state: PyTree):
+        """Of the visited blocks; others go on until a visit falls on such a step."""
+        move = lambda chain, own, row: self.estimator.refresh(chain, w, own, self._loaded(row, w))
+        return visit_table(problem, batches, state, move)[:2]
+
+    def _loaded(self, row: PyTree, w: PyTree) -> PyTree:
+        """A row of the table in the dtype of the weights."""
+        return row if self.store is None else trees.cast(row, jax.tree.leaves(w)[0].dtype)
+
+    def trackers(self, state: PyTree) -> Trackers:
+        """Along a leading axis, that of the blocks."""
+        return jax.vmap(self.estimator.trackers)(state)

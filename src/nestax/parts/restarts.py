@@ -1,0 +1,83 @@
+"""What methods share that re-estimate from a large batch every so many steps."""
+
+import math
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, PyTree
+
+from nestax.chain.problem import Problem
+from nestax.errors import SettingError, check_count
+from nestax.parts.estimator import AbstractEstimator, Batches
+
+
+class Restarting(AbstractEstimator):
+    """A method with restarts.
+
+    Args:
+        period: steps between restarts. None means the larger of the batch size and 16.
+        restart_batch: draws per level at a restart, or "population". None means ``period`` times the
+            batch size, so that restarts take half of all samples; with the period equal to the batch
+            size b these are the orders b = period = 1/ε, restart_batch = 1/ε² of the theory.
+    """
+
+    period: Any = eqx.field(default=None, static=True)  # pyright: ignore[reportIncompatibleMethodOverride]
+    restart_batch: Any = eqx.field(default=None, static=True)
+
+    def __check_init__(self):
+        if self.period is not None:
+            check_count("period", self.period)
+        if isinstance(self.restart_batch, str):
+            if self.restart_batch != "population":
+                raise SettingError(
+                    f'restart_batch must be a number or "population"; got {self.restart_batch!r}.'
+                )
+        elif self.restart_batch is not None:
+            check_count("restart_batch", self.restart_batch)
+
+    @property
+    def refresh_batch(self):
+        return self.restart_batch
+
+    def published(self, problem: Problem, sizes: tuple[int, ...]) -> dict[str, Any]:
+        period = self.period or max(16, *sizes)
+        return {"period": period, "restart_batch": period * max(sizes)}
+
+    def init(self, problem: Problem, w: PyTree, batches: Batches):
+        return self.restart(problem, w, batches, jnp.zeros((), jnp.int32))
+
+    def refresh(self, problem: Problem, w: PyTree, batches: Batches, state: Any):
+        return self.restart(problem, w, batches, state.count + 1)
+
+    def restart(self, problem: Problem, w: PyTree, batches: Batches, count: Array) -> Any:
+        """Everything from the given batches alone, as at the start."""
+        raise NotImplementedError
+
+
+class Snapshots(AbstractEstimator):
+    """A method that looks at the whole population at the start and every ``period`` steps.
+
+    Args:
+        period: steps between snapshots; None means one pass of mini-batches over the rows.
+    """
+
+    period: Any = eqx.field(default=None, static=True, kw_only=True)  # pyright: ignore[reportIncompatibleMethodOverride]
+
+    def __check_init__(self):
+        if self.period is not None:
+            check_count("period", self.period)
+
+    @property
+    def refresh_batch(self):
+        return "population"
+
+    def published(self, problem: Problem, sizes: tuple[int, ...]) -> dict[str, Any]:
+        return {"period": steps_per_pass(problem, sizes)}
+
+
+def steps_per_pass(problem: Problem, sizes: tuple[int, ...]) -> int:
+    """How many steps see as many draws of a level as it has rows, at most."""
+    levels = zip(problem.levels, sizes, strict=True)
+    sources = [(level.source, size) for level, size in levels if level.source is not None]
+    return max((math.ceil((source.size or 1) / size) for source, size in sources), default=1)

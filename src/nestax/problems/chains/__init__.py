@@ -1,0 +1,1 @@
+"""Made-up chains whose optimum or whose growth is known."""

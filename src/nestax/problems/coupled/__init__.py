@@ -1,0 +1,1 @@
+"""Chains with one inner expectation per example."""

@@ -1,0 +1,1 @@
+"""Learning to learn from few examples: tasks, networks, chains of inner steps."""

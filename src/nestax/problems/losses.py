@@ -1,0 +1,245 @@
+"""Losses of predictions, linear models, and the checks of the rows that they are fitted to."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, PyTree
+
+import nestax.trees as trees
+from nestax.chain.problem import is_drawn
+from nestax.errors import ProblemError, SettingError, choose
+
+#: Rows whose losses are computed at once; more are computed in parts, again in the backward pass.
+ROWS_AT_ONCE = 8192
+
+
+def logistic(score: Array, y: Array) -> Array:
+    """log(1 + e^s) − y·s for a label y of 0 or 1."""
+    return optax.losses.sigmoid_binary_cross_entropy(jnp.reshape(score, ()), y)
+
+
+def multinomial(scores: Array, y: Array) -> Array:
+    """log Σ e^{s_k} − s_y for a class y of 0, 1, …; one score a class."""
+    return optax.losses.softmax_cross_entropy_with_integer_labels(scores, y)
+
+
+def squared(prediction: Array, y: Array) -> Array:
+    """(prediction − y)², added up over the entries of a target with several."""
+    return jnp.sum(optax.losses.squared_error(prediction, y))
+
+
+LOSSES: dict[str, Callable[..., Array]] = {
+    "logistic": logistic,
+    "multinomial": multinomial,
+    "squared": squared,
+}
+
+
+def linear(w: Array, x: Array) -> Array:
+    return x @ w
+
+
+def affine(w: dict[str, Array], x: Array) -> Array:
+    return x @ w["slope"] + w["intercept"]
+
+
+def slope(w: dict[str, Array]) -> Array:
+    return w["slope"]
+
+
+class RowLoss(eqx.Module):
+    """ℓ(w; z) of one row z = (x, y): a loss of the model's prediction at x, and the target y."""
+
+    model: Callable[[PyTree, Any], Any]
+    loss: Callable[[Any, Any], Array]
+
+    def __call__(self, w: PyTree, row: tuple[Array, Array]) -> Array:
+        x, y = row
+        return self.loss(self.model(w, x), y)
+
+    def each(self, w: PyTree, rows: tuple[Array, Array]) -> Array:
+        """The losses of many rows, stacked along a leading axis."""
+        one = lambda row: self(w, row)
+        if len(rows[1]) <= ROWS_AT_ONCE:
+            return jax.vmap(one)(rows)
+        return jax.lax.map(jax.checkpoint(one), rows, batch_size=ROWS_AT_ONCE)
+
+
+class Ridge(eqx.Module):
+    """strength/2·‖·‖² of the weights, or of the part of them that is penalised."""
+
+    strength: Array
+    part: Callable[[PyTree], PyTree] | None
+
+    def __call__(self, w: PyTree) -> Array:
+        return self.strength / 2 * trees.square(w if self.part is None else self.part(w))
+
+
+class Fit(NamedTuple):
+    """Rows, loss and weights that fit together.
+
+    parts: rows (X, y) of every part, in the dtype of the weights.
+    w0: the starting weights, or ``fn(key)``.
+    at_start: the loss of every row of every part, at the start.
+    penalty: the l2 term; None without one.
+    """
+
+    row_loss: RowLoss
+    parts: tuple[tuple[Array, Array], ...]
+    w0: PyTree
+    at_start: list[Array]
+    penalty: Ridge | None
+
+    @property
+    def dtype(self) -> Any:
+        return self.at_start[0].dtype
+
+
+def fit_together(
+    parts: Sequence[tuple[str, Any, Any]],
+    loss: str | Callable[[Any, Any], Array],
+    model: Callable[[PyTree, Any], Any] | None,
+    w0: PyTree,
+    intercept: bool,
+    l2: float,
+) -> Fit:
+    """Checks rows, loss, model and weights, and that losses at the start are finite and not negative.
+
+    Args:
+        parts: (what messages call it, X, y) for every part of the rows.
+        loss: one of ``LOSSES``, or ``loss(prediction, y)``, a scalar of at least 0.
+        model: ``model(w, x)``; None for a linear one.
+        w0: the starting weights or ``fn(key)``; None for zeros, with a linear model.
+        intercept: give the linear model one; its weights are then {"slope", "intercept"}.
+        l2: strength of the penalty strength/2·‖w‖²; the intercept is not penalised.
+    """
+    if not callable(loss):
+        choose("loss", loss, tuple(LOSSES))
+    if not np.isscalar(l2) or not np.isreal(l2) or not 0 <= l2 < np.inf:  # pyright: ignore[reportOperatorIssue]
+        raise SettingError(f"l2 must be a number of at least 0; got {l2!r}.")
+    if model is not None and w0 is None:
+        raise SettingError("a model of your own needs its starting weights: give w0.")
+    if model is not None and intercept:
+        raise SettingError(
+            "intercept=True belongs to the linear model: leave out one of intercept and model."
+        )
+    tables = [(_features(X, name, model is None), _targets(y, name, loss)) for name, X, y in parts]
+    _refuse_unlike([name for name, *_ in parts], tables)
+    labels = np.unique(np.concatenate([y.ravel() for _, y in tables]))
+    if loss in ("logistic", "multinomial") and len(labels) < 2:
+        raise ProblemError(f"every label is {labels[0]:g}: a {loss} loss needs rows of two classes.")
+    if model is None:
+        model = affine if intercept else linear
+        if w0 is None:
+            w0 = _zeros(tables[0][0].shape[1], loss, labels, intercept)
+    row_loss = RowLoss(model, LOSSES[loss] if isinstance(loss, str) else loss)
+    start = w0(jax.random.key(0)) if is_drawn(w0) else w0
+    numbers = [x for x in jax.tree.leaves(start) if not callable(x)]
+    first = jnp.asarray(numbers[0]) if numbers else jnp.zeros(0)
+    dtype = first.dtype if jnp.issubdtype(first.dtype, jnp.floating) else jnp.result_type(float)
+    rows = trees.cast(tuple((jnp.asarray(X), jnp.asarray(y)) for X, y in tables), dtype)
+    at_start = _losses_at(row_loss, start, rows, [name for name, *_ in parts])
+    penalised = slope if model is affine else None
+    penalty = Ridge(jnp.asarray(l2, dtype), penalised) if l2 else None
+    return Fit(row_loss, rows, w0, at_start, penalty)
+
+
+def _zeros(features: int, loss: Any, labels: np.ndarray, intercept: bool) -> PyTree:
+    several = (int(labels.max()) + 1,) if loss == "multinomial" else ()
+    zeros = jnp.zeros((features, *several))
+    return {"slope": zeros, "intercept": jnp.zeros(several)} if intercept else zeros
+
+
+@eqx.filter_jit
+def _losses(row_loss: RowLoss, w: PyTree, parts: Any) -> list[Array]:
+    return [row_loss.each(w, rows) for rows in parts]
+
+
+def _losses_at(row_loss: RowLoss, w: PyTree, rows: Any, names: list[str]) -> list[Array]:
+    try:
+        losses = _losses(row_loss, w, rows)
+    except Exception as error:
+        reason = (str(error).strip() or repr(error)).splitlines()[0]
+        raise ProblemError(f"model, loss and rows do not fit together: {reason}") from None
+    for name, each in zip(names, losses, strict=True):
+        if each.ndim != 1:
+            raise ProblemError(
+                f"loss must be one number for every row; for {name} it has the shape {each.shape[1:]}."
+            )
+        bad = np.flatnonzero(~np.isfinite(each))
+        if bad.size:
+            raise ProblemError(
+                f"the loss of row {bad[0]} of {name} is {each[bad[0]]} at the start: choose another w0, "
+                "or scale X."
+            )
+        if (each < 0).any():
+            raise ProblemError(
+                f"the loss of row {jnp.argmin(each)} of {name} is {each.min():.3g}, and losses must be "
+                "at least 0: add a constant to the loss."
+            )
+    return losses
+
+
+def _refuse_unlike(names: list[str], tables: list[tuple[np.ndarray, np.ndarray]]) -> None:
+    for name, (X, y) in zip(names, tables, strict=True):
+        if len(X) != len(y):
+            raise ProblemError(f"{name} has {len(X)} rows in X but {len(y)} in y.")
+        for word, own, other in (("features", X, tables[0][0]), ("targets", y, tables[0][1])):
+            if own.shape[1:] != other.shape[1:]:
+                raise ProblemError(
+                    f"{name} has {word} of shape {own.shape[1:]} in a row where {names[0]} has "
+                    f"{other.shape[1:]}: every row needs the same ones."
+                )
+
+
+def _features(X: Any, name: str, table: bool) -> np.ndarray:
+    X = read_numbers(X, f"X of {name}")
+    if len(X) == 0:
+        raise ProblemError(f"{name} is empty: leave it out, or give it at least one row.")
+    if table and X.ndim != 2:
+        raise ProblemError(
+            f"X of {name} must be a table, rows × features; got an array of {X.ndim} dimensions."
+        )
+    return X.astype(float) if table else X
+
+
+def _targets(y: Any, name: str, loss: Any) -> np.ndarray:
+    y = read_numbers(y, f"y of {name}")
+    if loss == "squared":
+        return y.astype(float)
+    if loss not in ("logistic", "multinomial"):
+        return y
+    binary = loss == "logistic"
+    wrong = y[(y != 0) & (y != 1)] if binary else y[(y < 0) | (y != np.floor(y))]
+    if wrong.size or y.ndim != 1:
+        allowed = "labels 0 and 1" if binary else "classes numbered 0, 1, 2, …"
+        got = f"{wrong[0]:g}" if wrong.size else f"an array of {y.ndim} dimensions"
+        raise ProblemError(f"y of {name} must hold {allowed} for a {loss} loss; got {got}.")
+    return y.astype(float) if binary else y.astype(np.int32)
+
+
+def read_numbers(x: Any, what: str) -> np.ndarray:
+    """A finite array with one entry, or row of entries, for every example."""
+    if hasattr(x, "toarray"):
+        raise ProblemError(f"{what} is sparse: pass {what.split()[0]}.toarray().")
+    try:
+        x = np.asarray(x)
+        x = x if x.dtype.kind in "biuf" else x.astype(float)
+    except (TypeError, ValueError) as error:
+        reason = str(error).partition(". ")[0].rstrip(".")
+        raise ProblemError(f"{what} must be an array of numbers: {reason}.") from None
+    if x.ndim == 0:
+        raise ProblemError(f"{what} must have one entry for every row; got {x}.")
+    where = np.argwhere(~np.isfinite(x))
+    if len(where):
+        place = ", ".join(f"{word} {k}" for word, k in zip(("row", "column"), where[0], strict=False))
+        raise ProblemError(
+            f"{what} has {len(where)} entries that are NaN or infinite, the first at {place}: remove or "
+            "fill them."
+        )
+    return x

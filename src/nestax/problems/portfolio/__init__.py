@@ -1,0 +1,1 @@
+"""Portfolios of assets: risk measures of their returns."""

@@ -1,0 +1,85 @@
+"""Portfolios that fear the worst periods: mean return minus a multiple of the CVaR, K = 1.
+
+    F(x, a) = −E[r·x] + λ·(a + E[s(−r·x − a)]/p),    s(z) = h·log(1 + exp(z/h)) ≈ max(z, 0)
+
+level 1   f_1((x, a); r) = −r·x + λ·(a + s(−r·x − a)/p)
+
+The conditional value at risk is the mean loss over the worst share p of the periods. R. T. Rockafellar
+and S. Uryasev (Journal of Risk, 2000) write it as a minimum over a threshold a, the value at risk, and
+that takes the inner expectation away: this problem has one level, and any stochastic gradient of it is
+unbiased. It stands beside the others for comparison, and as a test for methods with K = 1.
+
+The smoothing of width h raises F by at most λ·h·log(2)/p.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from nestax.chain.level import Level
+from nestax.chain.problem import Problem
+from nestax.errors import ProblemError, check_setting
+from nestax.problems.portfolio.market import check_risk, read_market
+
+Weights = dict[str, Array]
+
+
+def utility(w: Weights, r: Array, risk: Array, tail: Array, width: Array) -> Array:
+    gain = r @ w["x"]
+    beyond = width * jax.nn.softplus((-gain - w["a"]) / width)
+    return -gain + risk * (w["a"] + beyond / tail)
+
+
+class OnHoldings(eqx.Module):
+    """A projection of x that leaves the threshold alone."""
+
+    project: Callable[[Array], Array]
+
+    def __call__(self, w: Weights) -> Weights:
+        return {"a": w["a"], "x": self.project(w["x"])}
+
+
+def mean_cvar(
+    returns: Any,
+    *,
+    risk: float = 0.2,
+    tail: float = 0.05,
+    width: float = 0.1,
+    constraint: str = "simplex",
+    bounds: Any = None,
+    optimum: float | None = None,
+) -> Problem:
+    """The mean-CVaR portfolio; its weights are ``{"x": holdings, "a": threshold}``.
+
+    It starts from equal holdings and the value at risk that belongs to them.
+
+    Args:
+        returns: one row a period, one column an asset; percent or fractions, as you like.
+        risk: λ ≥ 0, the price of one unit of CVaR.
+        tail: p in (0, 1), the share of periods that counts as the tail; 0.05 for CVaR at 95 %.
+        width: h > 0 of the smoothing, in standard deviations of an asset (their mean over assets).
+        constraint: "simplex" (x ≥ 0, Σx = 1) or "box" (Σx = 1 within ``bounds``), for x.
+        bounds: (low, high) of "box", numbers or one per asset: (0, 0.1) caps every holding,
+            (-0.3, 0.5) allows short sales.
+        optimum: the least value of F, where it is known.
+    """
+    check_risk(risk)
+    check_setting("tail", tail, "in (0, 1)", lambda x: (x > 0) & (x < 1))
+    check_setting("width", width, "positive and finite", lambda x: (x > 0) & (x < np.inf))
+    market = read_market(returns, constraint, bounds)
+    deviation = market.rows.std(axis=0).mean()
+    if deviation == 0:
+        raise ProblemError("returns are the same in every period, so there is no tail to look at.")
+    threshold = np.quantile(-market.rows @ np.asarray(market.w0), 1 - tail)
+    return market.problem(
+        [Level(utility, market.data, args=(risk, tail, float(width * deviation)), name="cvar")],
+        w0={"a": jnp.asarray(threshold, market.data.dtype), "x": market.w0},
+        project=OnHoldings(market.project),  # pyright: ignore[reportArgumentType]
+        linear_oracle=None,
+        optimum=optimum,
+    )

@@ -1,0 +1,100 @@
+"""Risk-averse portfolios: mean return minus a multiple of the standard deviation, K = 3.
+
+    F(x) = −E[r·x] + λ·sqrt(Var[r·x] + δ)
+
+level 1   f_1(x; r) = (r·x, x)                           mean return
+level 2   f_2((y, x); r) = (y, (r·x − y)²)               variance around the tracked mean
+level 3   f_3((y, z)) = −y + λ·sqrt(z + δ)               utility, deterministic
+
+Without bounds on x the least value is known. Let the efficient frontier have the portfolio of least
+variance v, with mean b, and the slope s (v = b = 0 and s² = m'Σ⁻¹m where even Σx is free). Then
+
+    F* = −b + sqrt((v + δ)(λ² − s²))    if s < λ; otherwise F has no minimum.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from nestax.chain.level import Level
+from nestax.chain.problem import Problem
+from nestax.errors import check_setting
+from nestax.problems.portfolio.market import (
+    BOUNDED,
+    UNBOUNDED,
+    check_delta,
+    check_risk,
+    mean_and_root,
+    mean_return,
+    nonnegative_square,
+    read_market,
+)
+
+
+def variance(yx: tuple[Array, Array], r: Array) -> tuple[Array, Array]:
+    y, x = yx
+    return y, (r @ x - y) ** 2
+
+
+class MeanDeviation(eqx.Module):
+    """F in closed form from the first two moments of the rows: O(d²), whatever their number."""
+
+    mean: Float[Array, " d"]
+    covariance: Float[Array, "d d"]
+    risk: Array
+    delta: Array
+
+    def __call__(self, x: Array) -> Array:
+        spread = x @ self.covariance @ x
+        return -self.mean @ x + self.risk * jnp.sqrt(spread + self.delta)
+
+
+def mean_deviation(
+    returns: Any,
+    *,
+    risk: float = 0.2,
+    delta: float = 1e-8,
+    constraint: str = "simplex",
+    bounds: Any = None,
+    optimum: float | None = None,
+) -> Problem:
+    """The mean-deviation portfolio, from equal weights.
+
+    Args:
+        returns: one row a period, one column an asset; percent or fractions, as you like.
+        risk: λ ≥ 0, the price of one unit of standard deviation. On "budget" and "free" it must
+            exceed the slope s of the efficient frontier.
+        delta: δ > 0 under the square root, in squared units of the returns; bounds the derivative.
+        constraint: "simplex" (x ≥ 0, Σx = 1), "box" (Σx = 1 within ``bounds``), "budget" (Σx = 1
+            alone) or "free" (no constraint; x* shrinks with δ, so choose δ near the variance).
+        bounds: (low, high) of "box", numbers or one per asset: (0, 0.1) caps every weight, (-0.3, 0.5)
+            allows short sales.
+        optimum: the least value of F, where it is known; filled in on "budget" and "free".
+    """
+    check_risk(risk)
+    check_delta(delta)
+    market = read_market(returns, constraint, bounds, allowed=BOUNDED + UNBOUNDED)
+    frontier = market.frontier()
+    if frontier is not None:
+        allowed = (
+            f"above {frontier.slope:.6g}, the slope of the efficient frontier of these returns under "
+            f"constraint={constraint!r}, because F has no minimum otherwise"
+        )
+        check_setting("risk", risk, allowed, lambda x: x > frontier.slope)
+        if optimum is None:
+            least = (frontier.variance + delta) * (risk**2 - frontier.slope**2)
+            optimum = -frontier.mean + np.sqrt(least)
+    dtype = market.data.dtype
+    numbers = (*market.moments(), risk, delta)
+    return market.problem(
+        [
+            Level(mean_return, market.data, name="mean"),
+            Level(variance, market.data, project=nonnegative_square, name="variance"),
+            Level(mean_and_root, args=(risk, delta), name="utility"),
+        ],
+        exact=MeanDeviation(*(jnp.asarray(x, dtype) for x in numbers)),
+        optimum=optimum,
+    )

@@ -1,0 +1,1 @@
+"""Tilted risks, of all rows together or within and across groups."""

@@ -1,0 +1,1 @@
+"""From arguments to a finished run: ``minimize``, ``sweep``, ``solve_stages``, ``autotune``."""

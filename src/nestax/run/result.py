@@ -1,0 +1,189 @@
+"""What a run returns: weights, records, an honest status, and everything needed to go on."""
+
+import dataclasses
+import enum
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from nestax.errors import ProblemError
+from nestax.loop.cost import Cost
+from nestax.trees import as_host, from_host
+
+
+class Status(enum.Enum):
+    """How a run ended; the value is the sentence."""
+
+    SUCCESS = "The run ended as asked."
+    NONFINITE = "A value became infinite or NaN; the result is the last finite state."
+    INTERRUPTED = "The run was interrupted; the result is the last complete chunk."
+
+
+@dataclasses.dataclass(frozen=True)
+class Carry:
+    """A run that can go on: ``minimize(..., start=carry)`` continues without a draw at the start.
+
+    lane: the loop's own carry; a list of its leaves if it was read from a file.
+    rows: the next row of every stream.
+    """
+
+    lane: Any
+    key: Any
+    step: int
+    cost: Cost
+    rows: tuple[int, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """Result of ``minimize``.
+
+    w: the weights asked for, in the structure of w0.
+    records: NumPy columns; row 0 is the start. Columns per level have a second axis.
+    status, message: how the run ended, as an enumeration and as a sentence.
+    carry: everything needed to continue.
+    """
+
+    w: PyTree
+    records: dict[str, np.ndarray]
+    status: Status
+    message: str
+    carry: Carry
+
+    def __repr__(self) -> str:
+        last = {k: v[-1] for k, v in self.records.items() if v.ndim == 1}
+        words = ", ".join(f"{k}={v:.6g}" for k, v in last.items())
+        note = "" if self.status is Status.SUCCESS else f"\n{self.message}"
+        return f"Result({self.status.name}: {words}){note}"
+
+    def to_frame(self) -> Any:
+        """The records as a pandas frame; columns per level become ``name[0]``, ``name[1]``, …
+
+        Its ``attrs`` tell how the run ended.
+        """
+        try:
+            import pandas as pd
+        except ImportError:
+            raise ImportError("to_frame needs pandas: pip install pandas.") from None
+        frame = pd.DataFrame(flat_columns(self.records))
+        frame.attrs |= {"status": self.status.name, "message": self.message}
+        return frame
+
+    def plot(self, path: str | Path | None = None) -> Any:
+        """Value and gradient norm against samples; returns the figure, saves it if given a path."""
+        from nestax.figures import plot_run
+
+        return plot_run(self.records, path)
+
+    def save(self, path: str | Path) -> None:
+        """Writes weights, records, status and carry to one safetensors file, without pickle."""
+        from safetensors.numpy import save_file
+
+        arrays = {f"records/{k}": v for k, v in self.records.items()}
+        arrays |= {f"w/{k}": x for k, x in enumerate(jax.tree.leaves(self.w))}
+        arrays |= {f"carry/{k}": x for k, x in enumerate(jax.tree.leaves(self.carry.lane))}
+        host = {name: as_host(x) for name, x in arrays.items()}
+        tensors = {name: x for name, (x, _) in host.items()}
+        tensors["key"] = np.asarray(jax.random.key_data(self.carry.key))
+        about = {
+            "kinds": {name: kind for name, (_, kind) in host.items() if kind},
+            "status": self.status.name, "message": self.message, "step": self.carry.step,
+            "cost": self.carry.cost, "rows": self.carry.rows,
+            "tree": _tree_as_json(jax.tree.map(lambda _: "leaf", self.w)),
+        }  # fmt: skip
+        contiguous = {k: np.array(v, order="C") for k, v in tensors.items()}
+        save_file(contiguous, str(path), metadata={"nestax": json.dumps(about)})
+
+
+def load(path: str | Path, like: PyTree = None) -> Result:
+    """Reads a result that ``Result.save`` wrote.
+
+    Args:
+        path: the file.
+        like: a tree of the structure of w; needed only if w is made of classes of its own.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    damaged = ProblemError(f"{path} is not a result that nestax wrote, or it is damaged.")
+    try:
+        with safe_open(str(path), framework="numpy") as file:
+            about = json.loads((file.metadata() or {})["nestax"])
+            kinds = about.get("kinds", {})
+            names = file.keys()
+            tensors = {name: from_host(file.get_tensor(name), kinds.get(name, "")) for name in names}
+        known = like is not None or about["tree"] is not None
+    except FileNotFoundError:
+        raise ProblemError(f"there is no file {path}.") from None
+    except (SafetensorError, OSError, *_MADE_UP):
+        raise damaged from None
+    if not known:
+        raise ProblemError("w is made of classes of its own: pass load(path, like=problem.w0).")
+    try:
+        return _result(tensors, about, like)
+    except _MADE_UP:
+        raise damaged from None
+
+
+#: What a file that somebody has made up can lead to.
+_MADE_UP = (KeyError, ValueError, TypeError, AttributeError, IndexError, OverflowError, RecursionError)
+
+
+def _result(tensors: dict[str, Any], about: dict[str, Any], like: PyTree) -> Result:
+    """What ``Result.save`` has taken apart."""
+    pick = lambda start: [jnp.asarray(tensors[f"{start}/{k}"]) for k in range(_count(tensors, start))]
+    template = _tree_from_json(about["tree"]) if like is None else like
+    records = {k.removeprefix("records/"): v for k, v in tensors.items() if k.startswith("records/")}
+    key = jax.random.wrap_key_data(jnp.asarray(tensors["key"]))
+    cost, rows, step, message = about["cost"], about.get("rows", []), about["step"], about["message"]
+    whole = all(type(number) is int and number >= 0 for number in (step, *cost, *rows))
+    if not whole or not isinstance(message, str) or not all(len(c) for c in records.values()):
+        raise ValueError
+    return Result(
+        jax.tree.structure(template).unflatten(pick("w")),
+        records,
+        Status[about["status"]],
+        message,
+        Carry(pick("carry"), key, step, Cost(*cost), tuple(rows)),
+    )
+
+
+def flat_columns(records: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Records with one column per level instead of one with a second axis."""
+    out = {}
+    for name, column in records.items():
+        if column.ndim == 1:
+            out[name] = column
+        else:
+            out |= {f"{name}[{i}]": column[:, i] for i in range(column.shape[1])}
+    return out
+
+
+def _count(tensors: dict[str, Any], start: str) -> int:
+    return sum(name.startswith(f"{start}/") for name in tensors)
+
+
+def _tree_as_json(tree: Any) -> Any:
+    """Nested dictionaries, lists and tuples as JSON; None if the tree holds anything else."""
+    if tree == "leaf":
+        return "leaf"
+    if type(tree) in (list, tuple):
+        parts = [_tree_as_json(x) for x in tree]
+        return None if None in parts else {type(tree).__name__: parts}
+    if type(tree) is dict and all(isinstance(k, str) for k in tree):
+        parts = {k: _tree_as_json(v) for k, v in tree.items()}
+        return None if None in parts.values() else {"dict": parts}
+    return None
+
+
+def _tree_from_json(tree: Any) -> Any:
+    if tree == "leaf":
+        return 0
+    ((kind, parts),) = tree.items()
+    if kind == "dict":
+        return {k: _tree_from_json(v) for k, v in parts.items()}
+    return (list if kind == "list" else tuple)(map(_tree_from_json, parts))

@@ -1,0 +1,261 @@
+"""Many runs side by side: settings × seeds as lanes of one compiled loop."""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+from nestax.chain.problem import Problem
+from nestax.checkpoints.keeper import Keeper, as_columns
+from nestax.errors import SettingError, check_count
+from nestax.loop.columns import choose_columns
+from nestax.loop.compiled import Compiled, make_plan
+from nestax.loop.cost import Meter
+from nestax.loop.step import AVERAGES, Run
+from nestax.parts.estimator import AbstractEstimator, Method, as_method, seen_by
+from nestax.run.minimize import Book
+from nestax.run.progress import progress_line
+from nestax.run.result import Status
+from nestax.streams.feed import make_feed
+
+Settings = dict[str, np.ndarray]
+
+
+def grid(**values: Sequence[float]) -> Settings:
+    """Every combination of the given values, as columns; the last name varies fastest."""
+    for name, column in values.items():
+        if (
+            np.ndim(column) != 1
+            or len(column) == 0
+            or not np.issubdtype(np.asarray(column).dtype, np.number)
+        ):
+            raise SettingError(f"grid: {name} must be a list of at least one number; got {column!r}.")
+    rows = list(itertools.product(*values.values()))
+    return {name: np.asarray([row[k] for row in rows], float) for k, name in enumerate(values)}
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Sweep:
+    """Result of ``sweep``: S settings × R seeds.
+
+    settings: one column of S numbers per name.
+    w: the weights at the end, with leading axes (S, R).
+    records: NumPy columns of shape (S, R, records); step and costs are the same in all lanes, so
+        they have shape (records,).
+    status: array (S, R) of ``Status``.
+    ended, message: how the sweep as a whole ended, as a status and as a sentence.
+    """
+
+    settings: Settings
+    w: PyTree
+    records: dict[str, np.ndarray]
+    status: np.ndarray
+    ended: Status = Status.SUCCESS
+    message: str = Status.SUCCESS.value
+
+    def __repr__(self) -> str:
+        settings, seeds = self.status.shape
+        lost = int((~self.finite).sum())
+        note = f", {lost} of them diverged" if lost else ""
+        end = f"\n{self.message}" if self.interrupted else ""
+        return (
+            f"Sweep: {settings} settings × {seeds} seeds, {self.records['step'][-1]:,} steps, "
+            f"{self.records['samples'][-1]:,} samples each{note}{end}"
+        )
+
+    def best(self, column: str) -> dict[str, float]:
+        """The setting with the least mean over seeds of the last record; diverged lanes are infinite.
+
+        Besides the setting's numbers the dictionary holds ``mean``, ``std`` and ``index``.
+        """
+        if column not in self.records or self.records[column].ndim != 3:
+            lanes = [name for name, c in self.records.items() if c.ndim == 3]
+            raise SettingError(f"best: no column is called {column!r}; there are {', '.join(lanes)}.")
+        last = np.where(self.finite, self.records[column][:, :, -1], np.inf)
+        mean = last.mean(axis=1)
+        index = int(np.argmin(mean))
+        chosen = {name: float(values[index]) for name, values in self.settings.items()}
+        spread = float(last[index].std()) if np.isfinite(mean[index]) else float("nan")
+        return chosen | {"mean": float(mean[index]), "std": spread, "index": index}
+
+    @property
+    def finite(self) -> np.ndarray:
+        return self.status != Status.NONFINITE
+
+    @property
+    def interrupted(self) -> bool:
+        return self.ended is Status.INTERRUPTED
+
+    def whole(self) -> "Sweep":
+        """This sweep; for callers that have no use for a part, an interruption of their own."""
+        if self.interrupted:
+            raise KeyboardInterrupt(self.message)
+        return self
+
+    def to_frame(self) -> Any:
+        """One row per setting, seed and record, as a pandas frame, with how the lane ended."""
+        try:
+            import pandas as pd
+        except ImportError:
+            raise ImportError("to_frame needs pandas: pip install pandas.") from None
+        shape = (*self.status.shape, len(self.records["step"]))
+        wide = lambda x, axis: np.broadcast_to(
+            np.asarray(x).reshape([-1 if k == axis else 1 for k in range(3)]), shape
+        ).ravel()
+        columns = {name: wide(values, 0) for name, values in self.settings.items()}
+        columns["seed"] = wide(np.arange(shape[1]), 1)
+        names = np.asarray([[status.name for status in row] for row in self.status])
+        columns["status"] = np.broadcast_to(names[:, :, None], shape).ravel()
+        for name, column in self.records.items():
+            if column.ndim == 1:
+                columns[name] = wide(column, 2)
+            elif column.ndim == 3:
+                columns[name] = column.ravel()
+        return pd.DataFrame(columns)
+
+    def plot(self, path: str | Path | None = None, column: str = "exact_value") -> Any:
+        """Mean and band over seeds of one column against samples, a curve per setting."""
+        from nestax.figures import plot_sweep
+
+        return plot_sweep(self, column, path)
+
+
+def sweep(
+    problem: Problem,
+    build: Callable[[Any], Any],
+    *,
+    settings: Settings,
+    seeds: int | Sequence[int],
+    steps: int | None = None,
+    samples: int | None = None,
+    batch_size: int | dict[str, int] = 32,
+    init_batch_size: int | dict[str, int] | None = None,
+    record_every: int | None = None,
+    record: Sequence[str] | None = None,
+    progress: bool | None = None,
+    checkpoint: str | Path | None = None,
+    checkpoint_every: float = 60.0,
+    resume: bool = False,
+) -> Sweep:
+    """Runs every setting with every seed, side by side, compiled once whatever the grid.
+
+    Lanes of equal seed see equal draws, so settings are compared on common randomness, and the data
+    is never copied per lane.
+
+    Args:
+        problem: the chain of levels.
+        build: from a setting ``s`` (attributes are the names in ``settings``) to
+            ``(estimator, optimizer)``, or to ``(problem, estimator, optimizer)`` to range over
+            numbers inside the levels through ``problem.with_args``; or to an estimator alone, which
+            brings the step rule and the output it was published with.
+        settings: columns of equal length, usually ``nx.grid(...)``.
+        seeds: how many seeds, or a list of them.
+        steps, samples, batch_size, init_batch_size, record_every, record, progress: as in
+            ``minimize``; a budget of samples is per lane.
+        checkpoint, checkpoint_every, resume: as in ``minimize``.
+    """
+    keeper = Keeper(checkpoint, checkpoint_every, resume)
+    seeds = list(range(check_count("seeds", seeds))) if np.ndim(seeds) == 0 else list(seeds)  # pyright: ignore[reportArgumentType]
+    lengths = {len(column) for column in settings.values()} if isinstance(settings, dict) else set()
+    if len(lengths) != 1:
+        raise SettingError("settings must be columns of one length, for example from nx.grid(...).")
+    built = Built(build, problem)
+    # Building every setting here, with plain numbers, refuses a bad one before anything compiles.
+    rows = [{k: float(v[n]) for k, v in settings.items()} for n in range(lengths.pop())]
+    each = [built(row)[1] for row in rows]
+    problem = seen_by(each[0].estimator, problem)
+    built = Built(build, problem)
+    each[0].check(problem)
+    columns = choose_columns(problem, record)
+    facts = {"batch_size": batch_size, "init_batch_size": init_batch_size, "columns": columns}
+    plan = make_plan(problem, each[0].estimator, stride=1, **facts)
+    estimator = each[0].estimator.defaults(problem, steps or 1, plan.sizes)
+    published = isinstance(built.out(rows[0]), AbstractEstimator)
+    average = estimator.output if published and estimator.output in AVERAGES else None
+    meter = Meter(problem, estimator, plan.sizes, plan.first_sizes)
+    steps = meter.steps(steps, samples, 0, meter.start)
+    stride = min(steps, check_count("record_every", record_every or max(1, steps // 100)))
+    plan = make_plan(problem, estimator, stride=stride, seeds=len(seeds), average=average, **facts)
+    keys = jax.vmap(jax.random.key)(jnp.asarray(seeds))
+    arrays = {name: jnp.asarray(v, problem.dtype) for name, v in settings.items()}
+    feed = make_feed(problem, estimator, plan, stride, steps)
+    if feed is not None and len(seeds) > 1:
+        raise SettingError(
+            "a stream hands the same rows to every seed, so that several would tell nothing about "
+            "chance: use seeds=1."
+        )
+    compiled = Compiled(Run(problem, built, arrays, keys, jnp.asarray(steps), plan), feed, copies=1)
+    facts = {"run": "sweep", "seeds": [int(s) for s in seeds], "record_every": stride}
+    message = Status.SUCCESS.value
+    with progress_line(steps, progress) as show, keeper.at_work():
+        found = keeper.find(compiled, 0, stride, steps, facts, ("finite",))
+        if found is None:
+            at, first = compiled.observe(compiled.start())
+            finite = first["finite"]
+            book = Book.begun(meter, 0, meter.start, first | {"finite": np.asarray(True)})
+        else:
+            at, book, finite = found.at, Book(meter, found.rows), found.flagged["finite"]
+        try:
+            for chunk in compiled.chunks(at, steps - at.step, stride, at.step - book.step):
+                for k in range(chunk.strides):
+                    book.add(chunk, k)
+                at, finite = chunk.after, finite & chunk.records["finite"].all(axis=0)
+                show(at.step)
+                why = keeper.visit(at, book.rows, finite=finite) if at.step < steps else None
+                if why is not None:
+                    message = why
+                    break
+            else:
+                message = feed.why() if feed is not None and at.step < steps else message
+        except KeyboardInterrupt:
+            if compiled.donates:  # what the chunk began with is gone
+                raise
+            book.cut(at.step)
+            message = Status.INTERRUPTED.value
+        ended = Status.SUCCESS if at.step == steps else Status.INTERRUPTED
+        message = keeper.close(at, book.rows, ended, message, finite=finite)
+    status = np.asarray([Status.NONFINITE, ended])[finite.astype(int)]
+    records = {
+        name: np.moveaxis(column, 0, 2) if column.ndim > 1 else column
+        for name, column in as_columns(book.rows).items()
+    }
+    w = at.carry.average if average else at.carry.w
+    return Sweep(settings, w, records, status, ended, message)
+
+
+class Setting(SimpleNamespace):
+    """One setting of a sweep; its numbers are attributes."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"no setting is called {name!r}; there are {', '.join(vars(self))}.")
+
+
+class Built(eqx.Module):
+    """Turns what the user's ``build`` returns into a problem and a method."""
+
+    build: Callable[[Any], Any]
+    problem: Problem
+
+    def out(self, setting: dict[str, Any]) -> Any:
+        return self.build(Setting(**setting))
+
+    def __call__(self, setting: dict[str, Any]) -> tuple[Problem, Method]:
+        out = self.out(setting)
+        if isinstance(out, AbstractEstimator | Method):
+            return self.problem, as_method(self.problem, out)
+        if isinstance(out, tuple) and len(out) == 2:
+            return self.problem, as_method(self.problem, *out)
+        if isinstance(out, tuple) and len(out) == 3:
+            return out[0], as_method(*out)
+        raise SettingError(
+            "build must return (estimator, optimizer), (problem, estimator, optimizer) or a published "
+            f"method alone; got {type(out).__name__}."
+        )

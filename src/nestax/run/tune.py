@@ -1,0 +1,192 @@
+"""Settings found by a short search: many lanes side by side, the worse ones given up on the way."""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PyTree
+
+import nestax.trees as trees
+from nestax.chain.problem import Problem
+from nestax.errors import ProblemError, SettingError, check_count
+from nestax.estimators import SMVR, AdjointSMVR
+from nestax.loop.compiled import Compiled, make_plan
+from nestax.loop.cost import Cost, Meter
+from nestax.loop.step import Run, draw_batches
+from nestax.parts.balls import RunningRadius
+from nestax.parts.estimator import AbstractEstimator, Method
+from nestax.parts.tracking import Decay, Schedule
+from nestax.steps import Descent
+from nestax.streams.feed import streams_of
+from nestax.table import Table
+
+#: Learning rates tried, as multiples of (size of the weights)/(size of the first gradient).
+RATES = tuple(10.0 ** np.linspace(-3, 1, 9))
+BETAS = (0.01, 0.1, 0.5)
+#: A third of the lanes survives each of this many rungs, and runs three times as long.
+RUNGS = 3
+#: Dense Jacobians with more entries than this are not tracked.
+MOST_ENTRIES = 2**20
+#: What is best in a short run is often at the edge of what is stable in a long one: take half of it.
+CAUTION = 0.5
+#: Share of the budget that goes into comparing weights.
+JUDGING = 0.05
+PARTS = 4
+
+
+class Tuned(NamedTuple):
+    """A method ready to run, what finding it cost, and every lane that was tried."""
+
+    method: Method
+    cost: Cost
+    table: Table
+
+    def __repr__(self) -> str:
+        method: Any = self.method
+        lr, beta = float(method.step.lr.scale), float(method.estimator.beta.scale)
+        name = type(method.estimator).__name__
+        return f"{name} with lr {lr:.3g} and beta {beta:.3g}, found with {self.cost.samples:,} samples"
+
+
+class Candidate(eqx.Module):
+    """SMVR with the schedules of the theory, lr·t^(−1/3) and beta·t^(−2/3), for one setting."""
+
+    problem: Problem
+    dense: bool = eqx.field(static=True)
+
+    def method(self, lr: Any, beta: Any) -> Method:
+        falling = Schedule(Decay(2 / 3), scale=beta)
+        dense = SMVR(falling, radius=RunningRadius())
+        return Method(
+            dense if self.dense else AdjointSMVR(falling), Descent(Schedule(Decay(1 / 3), scale=lr))
+        )
+
+    def __call__(self, setting: dict[str, Any]) -> tuple[Problem, Method]:
+        return self.problem, self.method(setting["lr"], setting["beta"])
+
+
+def autotune(
+    problem: Problem,
+    *,
+    samples: int,
+    share: float = 1.0,
+    batch_size: int | dict[str, int] = 32,
+    init_batch_size: int | dict[str, int] | None = None,
+    seed: int = 0,
+) -> Tuned:
+    """Learning rate and forgetting rate for SMVR, by successive halving within a budget of samples.
+
+    27 lanes (nine learning rates, three forgetting rates) start together; after each of three rungs the
+    best third goes on, three times as long. Lanes are compared by the objective at their weights, all on
+    the same fresh draws. Half of the best learning rate is returned. All lanes are one compiled program;
+    a lane counts as long as it is in the race.
+
+    Args:
+        problem: the chain of levels.
+        samples: budget of draws over all levels and lanes.
+        share: how much of the budget the search may use.
+        batch_size, init_batch_size, seed: as in ``minimize``.
+    """
+    check_count("samples", samples)
+    if problem.blocks is not None:
+        raise SettingError(
+            "settings are found by themselves for chains without blocks only: pass a method with its "
+            'settings, such as nx.PerBlock(nx.AdjointSMVR(0.3, mode="fresh", lr=0.05)), or '
+            "problem.every_block()."
+        )
+    if streams_of(problem):
+        raise ProblemError(
+            "settings are found on draws that can be repeated, and a Stream has none: give a method "
+            "with its settings, such as nx.SMVR(beta=0.1, lr=0.05), or tune on some rows in memory."
+        )
+    sizes = [level.shape.inputs.size * level.shape.outputs.size for level in problem.levels]
+    candidate = Candidate(problem, max(sizes) <= MOST_ENTRIES)
+    facts: dict[str, Any] = {"batch_size": batch_size, "init_batch_size": init_batch_size}
+    example = candidate.method(1.0, 0.1).estimator
+    plan = make_plan(problem, example, columns=(), stride=1, seeds=1, **facts)
+    meter = Meter(problem, example, plan.sizes, plan.first_sizes)
+    lanes = len(RATES) * len(BETAS)
+    # Lane steps over all rungs: n·r at first, then thirds of the lanes from 3^k·r to 3^(k+1)·r.
+    weight = lanes + sum(lanes // 3**k * (3**k - 3 ** (k - 1)) for k in range(1, RUNGS))
+    judge = int(JUDGING * share * samples)
+    budget = int(share * samples) - judge - meter.start.samples
+    rung = budget // (weight * max(meter.step.samples, 1))
+    if rung < 1:
+        least = int((weight * meter.step.samples + meter.start.samples) / (1 - JUDGING) / share) + 2
+        raise SettingError(
+            f"finding settings needs at least {least:,} samples here; got {samples:,}. Raise samples, "
+            "lower batch_size, or give a method with its settings, such as nx.SMVR(beta=0.1, lr=0.05)."
+        )
+    key = jax.random.key(seed)
+    scale = _first_step(problem, example, plan, key)
+    grid = np.asarray([(scale * rate, beta) for rate in RATES for beta in BETAS])
+    settings = {"lr": jnp.asarray(grid[:, 0]), "beta": jnp.asarray(grid[:, 1])}
+    plan = make_plan(problem, example, columns=(), stride=rung, seeds=1, **facts)
+    horizon = jnp.asarray(rung * 3 ** (RUNGS - 1))
+    compiled = Compiled(Run(problem, candidate, settings, key[None], horizon, plan))
+    at, alive = compiled.start(), np.arange(lanes)
+    spent, values, order = meter.start, np.full((lanes, RUNGS), np.nan), alive
+    for k in range(RUNGS):
+        until = rung * 3**k
+        spent = spent.plus(len(alive) * (until - at.step), meter.step)
+        at = compiled.advance(at, 1, until - at.step).after
+        values[:, k], cost = _judge(problem, at.carry.w, jax.random.fold_in(key, k + 1), judge // RUNGS)
+        spent = spent.plus(1, cost)
+        order = alive[np.argsort(values[alive, k])]
+        if k < RUNGS - 1:
+            alive = order[: max(1, len(alive) // 3)]
+    if not np.isfinite(values[order[0], -1]):
+        raise SettingError(
+            "every learning rate that was tried diverged. Start from other weights, give levels a "
+            "project=, or pass a method with settings of your own."
+        )
+    lr, beta = grid[order[0]] * (CAUTION, 1)
+    columns = ["lr", "beta", *(f"value after {rung * 3**k} steps" for k in range(RUNGS))]
+    rows = [[float(a), float(b), *map(float, v)] for (a, b), v in zip(grid, values, strict=True)]
+    return Tuned(candidate.method(lr, beta), spent, Table(columns, rows))
+
+
+def _first_step(problem: Problem, estimator: AbstractEstimator, plan: Any, key: Array) -> float:
+    """A length of the order of the weights, divided by that of the gradient at the start."""
+
+    @eqx.filter_jit
+    def start(problem: Problem) -> Any:
+        w = problem.project(problem.start(key))
+        ready = trees.cast(estimator.defaults(problem, 1, plan.sizes), problem.dtype)
+        batches = draw_batches(problem, ready, key, 0, plan.first_sizes)
+        return trees.norm(w), trees.norm(ready.init(problem, w, batches)[0].grad)
+
+    weights, gradient = map(float, start(problem))
+    return max(weights, 1.0) / gradient if gradient > 0 and np.isfinite(gradient) else 1.0
+
+
+def _judge(problem: Problem, w: PyTree, key: Array, samples: int) -> tuple[np.ndarray, Cost]:
+    """How bad the weights of every lane are, from draws that all share; and the cost of those.
+
+    The mean of F over four separate batches plus their standard deviation: far away from the data F is
+    uncertain, and by chance very low for some batch.
+    """
+    stochastic = [level.source for level in problem.levels if level.source is not None]
+    each = max(1, samples // PARTS // sum(source.cost for source in stochastic))
+    sizes = tuple(0 if level.source is None else each for level in problem.levels)
+
+    @eqx.filter_jit
+    def values(problem: Problem, w: PyTree) -> Array:
+        def one(w: PyTree, part: Array) -> Array:
+            x = w
+            batches = draw_batches(problem, ("value",), key, part, sizes)
+            for level, batch in zip(problem.levels, batches, strict=True):
+                x = level.project(level.value(x, batch["value"]))
+            x = x if problem.penalty is None else x + problem.penalty(w)
+            return x + problem.nonsmooth(w)
+
+        parts = jnp.arange(PARTS)
+        return jax.lax.map(lambda w: jax.vmap(one, (None, 0))(w, parts), w)
+
+    found = np.asarray(values(problem, jax.tree.map(lambda x: x[:, 0], w)), float)
+    with np.errstate(over="ignore", invalid="ignore"):  # of lanes that have left for infinity
+        found = found.mean(axis=1) + found.std(axis=1)
+    drawn = PARTS * each * sum(source.cost for source in stochastic)
+    return np.where(np.isfinite(found), found, np.inf), Cost(drawn, drawn, 0)

@@ -1,0 +1,1 @@
+"""Rows fed from the host while a run computes."""

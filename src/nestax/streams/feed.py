@@ -1,0 +1,362 @@
+"""Rows for the steps of a run: which rows belong to which step, and the next ones read ahead.
+
+A stream of rows is cut up by steps. The start takes rows 0, 1, …; every step takes those that follow
+the rows of the step before; within a step, levels that share a stream and the passes of a level take
+theirs one after another. So the rows of a step depend on its number alone, and the host may hand them
+to the loop in portions of any length. No mathematics.
+"""
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import PyTree
+
+from nestax.chain.problem import Problem
+from nestax.errors import ProblemError, SettingError
+from nestax.loop.step import Plan
+from nestax.streams.readers import Reader
+from nestax.streams.stream import Stream
+
+#: Bytes of rows in one portion, of which there are two; the most steps that it serves; and the seconds
+#: that reading it should take, so that a slow source does not keep the run waiting.
+PORTION_BYTES, PORTION_STEPS, PORTION_SECONDS = 2**26, 2**16, 0.5
+
+#: Bytes at whose multiples arrays of a CPU begin.
+ALIGNED = 64
+
+
+class Counts(NamedTuple):
+    """Rows that each of the levels of one stream takes: at the start, in a step, at a refresh."""
+
+    start: list[int]
+    step: list[int]
+    refresh: list[int]
+
+
+class Course:
+    """The rows of one stream.
+
+    levels: the numbers of the levels that read it.
+    begin, base: the run begins after this step, with the rows from here on.
+    """
+
+    def __init__(self, reader: Reader, levels: list[int], counts: Counts, period: int | None):
+        self.reader, self.levels, self.counts, self.period = reader, levels, counts, period
+        self.begin, self.base = -1, 0
+
+    def total(self, first: int, last: int) -> int:
+        """How many rows the steps ``first`` to ``last`` take; step 0 is the start."""
+        if last < first:
+            return 0
+        start = sum(self.counts.start) if first == 0 else 0
+        first = max(first, 1)
+        refreshes = 0 if self.period is None else last // self.period - (first - 1) // self.period
+        ordinary = last - first + 1 - refreshes
+        return start + ordinary * sum(self.counts.step) + refreshes * sum(self.counts.refresh)
+
+    def row(self, step: int) -> int:
+        """The first row of a step."""
+        return self.base + self.total(self.begin + 1, step - 1)
+
+    def most(self, steps: int) -> int:
+        """The most rows that so many steps in a row take, and at least those of the start."""
+        refreshes = 0 if self.period is None else -(-steps // self.period)
+        step, refresh = sum(self.counts.step), sum(self.counts.refresh)
+        rows = steps * step + refreshes * max(0, refresh - step)
+        return max(rows, step, refresh if self.period else 0, sum(self.counts.start))
+
+    def starts(self, first: int, steps: int) -> list[np.ndarray]:
+        """For every level, where the rows of each step begin, counted from those of step ``first``."""
+        numbers = np.arange(first, first + steps)
+        fresh = np.zeros(steps, bool) if self.period is None else numbers % self.period == 0
+        kinds = np.where(numbers == 0, 0, np.where(fresh, 2, 1))
+        rows = np.asarray([sum(part) for part in self.counts])[kinds]
+        begins = np.cumsum(rows) - rows
+        within = np.asarray([np.cumsum([0, *part])[:-1] for part in self.counts])
+        return [begins + within[kinds, k] for k in range(len(self.levels))]
+
+    def fitting(self, first: int, steps: int, rows: int) -> int:
+        """How many of the steps have all their rows among so many."""
+        low, high = 0, steps
+        while low < high:
+            middle = (low + high + 1) // 2
+            fits = self.total(first, first + middle - 1) <= rows
+            low, high = (middle, high) if fits else (low, middle - 1)
+        return low
+
+
+class Portion(NamedTuple):
+    """The rows of the steps ``first``, …, ``first + steps − 1``; ``why`` there are no more."""
+
+    first: int
+    steps: int
+    sources: dict[int, Stream]
+    why: str | None
+
+
+class Ahead:
+    """A portion that is being read in a thread of its own, which no end of the process waits for."""
+
+    def __init__(self, read: Callable[[int, int], Any], first: int, steps: int):
+        self.read, self.first, self.steps = read, first, steps
+        self.out: Any = None
+        self.error: BaseException | None = None
+        self.thread = threading.Thread(target=self._work, name="nestax-stream", daemon=True)
+        self.thread.start()
+
+    def _work(self) -> None:
+        try:
+            self.out = self.read(self.first, self.steps)
+        except BaseException as error:  # raised where it is asked for
+            self.error = error
+
+    def take(self) -> Any:
+        self.thread.join()
+        if self.error is not None:
+            raise self.error
+        return self.out
+
+
+class Feed:
+    """Hands the rows of the next steps to a run, and reads those after them meanwhile.
+
+    Args:
+        problem: some of its levels draw from streams.
+        estimator: with everything filled in: its passes and restarts say what a step takes.
+        plan: batch sizes.
+        stride, last: steps between records, and the last step of the run.
+    """
+
+    def __init__(self, problem: Problem, estimator: Any, plan: Plan, stride: int, last: int):
+        self.names = [level.name for level in problem.levels]
+        self.streams = streams_of(problem)
+        self.last = last
+        self.courses = courses_of(problem, estimator, plan.sizes, plan.first_sizes)
+        self.unit, self.steps = self._portion_steps(plan.block, stride)
+        self.next = self.unit
+        # Two places that rows are read into by turns. While a portion is computed with, only the other
+        # place is written to: a chunk is complete before the portion after it is asked for.
+        self.spaces = [
+            [_space(self.streams[course.levels[0]], course.most(self.steps)) for course in self.courses]
+            for _ in range(2)
+        ]
+        self.now: Portion | None = None
+        self.ahead: Ahead | None = None
+
+    def _portion_steps(self, block: int, stride: int) -> tuple[int, int]:
+        """The least and the most steps of a portion: whole strides, or else whole blocks."""
+        one = 0.0
+        for course in self.courses:
+            often = 1 / course.period if course.period else 0.0
+            rows = sum(course.counts.step) + often * sum(course.counts.refresh)
+            one += rows * _row_bytes(self.streams[course.levels[0]])
+        most = max(1, min(PORTION_STEPS, int(PORTION_BYTES / max(one, 1)), max(self.last, 1)))
+        unit = stride if stride <= most else min(block, most)
+        return unit, most // unit * unit
+
+    # The rows of a run
+
+    def begin_after(self, step: int, rows: tuple[int, ...]) -> None:
+        """The run goes on after ``step`` with these rows of its streams; none means the first."""
+        rows = rows or (0,) * len(self.courses)
+        if len(rows) != len(self.courses):
+            raise SettingError("start= belongs to a run with other streams.")
+        for course, row in zip(self.courses, rows, strict=True):
+            course.begin, course.base = step, row
+
+    def rows_after(self, step: int) -> tuple[int, ...]:
+        """The next row of every stream after so many steps."""
+        return tuple(course.row(step + 1) for course in self.courses)
+
+    def steps_after(self, step: int) -> int:
+        """For how many steps after ``step`` the rows are at hand; 0 if there are no more."""
+        now = self._portion(step + 1)
+        return now.first + now.steps - 1 - step
+
+    def sources(self, step: int) -> dict[int, Stream]:
+        """The streams with the rows of ``step`` and of those after it."""
+        return self._portion(step).sources
+
+    def why(self) -> str:
+        """Why there are no more rows."""
+        why = None if self.now is None else self.now.why
+        return "The run was stopped" if why is None else f"The run was stopped: {why}"
+
+    def _portion(self, step: int) -> Portion:
+        now = self.now
+        if now is not None and now.first <= step < now.first + now.steps:
+            return now
+        if now is not None and now.why is not None and step == now.first + now.steps:
+            return now
+        # Reading goes on where the last portion ended, unless a run begins anew or goes back.
+        ahead, self.ahead = self.ahead, None
+        if ahead is None or ahead.first != step:
+            if ahead is not None:
+                ahead.thread.join()
+            ahead = Ahead(self._read, step, self._wanted(step))
+        self.now = self._handed(step, ahead.steps, ahead.take())
+        after = step + self.now.steps
+        if self.now.why is None and after <= self.last:
+            self.ahead = Ahead(self._read, after, self._wanted(after))
+        return self.now
+
+    def _read(self, first: int, steps: int) -> list[tuple[PyTree, int, str | None]]:
+        """The rows of a portion, in buffers of one shape. Runs in a thread: nothing of JAX in here."""
+        out, begin = [], time.perf_counter()
+        self.spaces.reverse()
+        for course, into in zip(self.courses, self.spaces[0], strict=True):
+            count = course.total(first, first + steps - 1)
+            rows, why = course.reader.read(course.row(first), count, into)
+            out.append((into, len(jax.tree.leaves(rows)[0]), why))
+        each = (time.perf_counter() - begin) / steps
+        more = min(4 * self.next, self.steps, int(PORTION_SECONDS / max(each, 1e-9)))
+        self.next = max(self.unit, more // self.unit * self.unit)
+        return out
+
+    def _wanted(self, first: int) -> int:
+        """How many steps a portion serves: the start is one of its own."""
+        return 1 if first == 0 else max(1, min(self.next, self.last - first + 1))
+
+    def _handed(self, first: int, steps: int, read: list[Any]) -> Portion:
+        why, sources = None, {}
+        for course, (_, many, reason) in zip(self.courses, read, strict=True):
+            fits = course.fitting(first, steps, many)
+            if fits < steps:
+                steps, why = fits, f"{self._named(course)}: {reason}"
+        if first == 0 and steps == 0:
+            raise ProblemError(f"{why} That is not enough to begin with: use smaller batches.")
+        for course, (rows, _, _) in zip(self.courses, read, strict=True):
+            # One array for all levels that share it. On a CPU it may be the very memory of the rows.
+            rows = jax.block_until_ready(jax.device_put(rows))
+            starts = course.starts(first, self.steps)
+            for k, begins in zip(course.levels, starts, strict=True):
+                sources[k] = self.streams[k].holding(rows, first, begins)
+        return Portion(first, steps, sources, why)
+
+    def _named(self, course: Course) -> str:
+        names = " and ".join(repr(self.names[k]) for k in course.levels)
+        return f"level {names}" if len(course.levels) == 1 else f"levels {names}"
+
+    # What a checkpoint holds
+
+    def place(self, step: int) -> list[dict[str, Any]]:
+        return [course.reader.place(course.row(step + 1)) for course in self.courses]
+
+    def go_to(self, step: int, places: Any) -> None:
+        """Takes every stream to its place after ``step``; a ValueError if that is not its place."""
+        for course, place in zip(self.courses, places, strict=True):
+            if place["row"] != course.row(step + 1) or not 0 <= place.get("item", 0) <= place["row"]:
+                raise ValueError
+        for course, place in zip(self.courses, places, strict=True):
+            course.reader.go_to(place)
+
+
+def make_feed(problem: Problem, estimator: Any, plan: Plan, stride: int, last: int) -> Feed | None:
+    """The feed of a run; None if no level draws from a stream."""
+    return Feed(problem, estimator, plan, stride, last) if streams_of(problem) else None
+
+
+def streams_of(problem: Problem) -> dict[int, Stream]:
+    """The streams of a problem, by the number of the level."""
+    return {
+        k: level.source for k, level in enumerate(problem.levels) if isinstance(level.source, Stream)
+    }
+
+
+def with_streams(tree: Any, streams: dict[int, Stream]) -> Any:
+    """A problem, or a part of one, with other streams in its levels."""
+    if not streams:
+        return tree
+    where = lambda problem: [problem.levels[k].source for k in streams]
+    return eqx.tree_at(where, tree, list(streams.values()), is_leaf=lambda x: isinstance(x, Stream))
+
+
+def with_first_rows(problem: Problem, size: int) -> Problem:
+    """The problem with ``size`` draws of step 0 at hand in every stream."""
+    levels = len(problem.levels)
+    plan = Plan((1,) * levels, (size,) * levels, 1, (), None, False, "")
+    feed = make_feed(problem, None, plan, 1, 0)
+    return problem if feed is None else with_streams(problem, feed.sources(0))
+
+
+def with_room(problem: Problem, courses: list[Course]) -> Problem:
+    """The problem with room for the rows of the start or of one step, and nothing in it."""
+    streams, new = streams_of(problem), {}
+    for course in courses:
+        for k in course.levels:
+            room = _space(streams[k], course.most(1))
+            new[k] = streams[k].holding(room, 0, np.zeros(1))
+    return with_streams(problem, new)
+
+
+def courses_of(
+    problem: Problem, estimator: Any, sizes: tuple[int, ...], first_sizes: tuple[int, ...]
+) -> list[Course]:
+    """One for every stream, however many levels read it."""
+    streams = streams_of(problem)
+    passes = [1] * len(problem.levels)
+    period = refresh = None
+    if estimator is not None:
+        passes = [len(names) for names in estimator.level_passes(problem)]
+        period, refresh = estimator.period, estimator.refresh_batch
+    if refresh == "population":
+        for stream in streams.values():
+            stream.population()  # refuses
+    by_reader: dict[int, list[int]] = {}
+    for k, stream in streams.items():
+        by_reader.setdefault(id(stream.reader), []).append(k)
+    courses = []
+    for levels in by_reader.values():
+        many = lambda each, levels=levels: [passes[k] * each[k] for k in levels]
+        fresh = many((int(refresh),) * len(passes)) if refresh else many(sizes)
+        start = fresh if refresh else many(first_sizes)
+        course = Course(streams[levels[0]].reader, levels, Counts(start, many(sizes), fresh), period)
+        _refuse_few(problem, course)
+        courses.append(course)
+    _refuse_equal(problem, courses)
+    return courses
+
+
+def _refuse_few(problem: Problem, course: Course) -> None:
+    size, step = course.reader.size, sum(course.counts.step)
+    if size is not None and size < step:
+        raise ProblemError(
+            f"level {problem.levels[course.levels[0]].name!r}: its stream has {size:,} rows and one "
+            f"step takes {step:,}: lower batch_size."
+        )
+
+
+def _refuse_equal(problem: Problem, courses: list[Course]) -> None:
+    """Two streams that begin alike would give two levels the same draws."""
+    seen: dict[str, Course] = {}
+    for course in courses:
+        other = seen.setdefault(course.reader.about, course)
+        if other is not course:
+            a, b = (problem.levels[c.levels[0]].name for c in (other, course))
+            raise ProblemError(
+                f"levels {a!r} and {b!r} read the same rows in the same order, and their draws must be "
+                "independent: give both one and the same nx.Stream, of which they take turns."
+            )
+
+
+def _row_bytes(stream: Stream) -> int:
+    return sum(x.dtype.itemsize * x[0].size for x in jax.tree.leaves(stream.rows))
+
+
+def _space(stream: Stream, count: int) -> PyTree:
+    """Room for rows that begins where a CPU can compute with it as it is."""
+
+    def one(x: Any) -> np.ndarray:
+        shape, dtype = (count, *x.shape[1:]), np.dtype(x.dtype)
+        size = math.prod(shape) * dtype.itemsize
+        raw = np.zeros(size + ALIGNED, np.uint8)
+        first = -raw.ctypes.data % ALIGNED
+        return raw[first : first + size].view(dtype).reshape(shape)
+
+    return jax.tree.map(one, stream.rows)

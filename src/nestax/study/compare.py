@@ -1,0 +1,210 @@
+"""Methods side by side: the same problem, the same grid, the same budget of samples."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import numpy as np
+
+from nestax.chain.problem import Problem
+from nestax.errors import ProblemError, SettingError, check_count
+from nestax.estimators.registry import find
+from nestax.parts.estimator import AbstractEstimator
+from nestax.run.sweep import Settings, Sweep, grid, sweep
+from nestax.table import Table
+
+#: Learning rates that every method is tried at unless told otherwise.
+LEARNING_RATES = (0.01, 0.03, 0.1, 0.3, 1.0)
+#: Seeds for tuning start here, far from those that are reported.
+FIRST_TUNING_SEED = 1_000_000
+#: The end of a run, over which results are averaged: this share of the records.
+TAIL = 0.2
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """Result of ``compare``.
+
+    table: one row per method: chosen setting, steps, samples, result at the end of the run. It also has
+        ``to_markdown``, ``to_csv`` and ``to_frame``.
+    runs: for every method the ``Sweep`` over the reported seeds, at its chosen setting.
+    tuning: for every method the ``Sweep`` over the whole grid, on other seeds.
+    refused: why a method does not apply, by name.
+    column: what the methods were tuned for and are ranked by.
+    """
+
+    table: Table
+    runs: dict[str, Sweep]
+    tuning: dict[str, Sweep]
+    refused: dict[str, str]
+    column: str
+
+    def __str__(self) -> str:
+        notes = [f"{name} was left out. {why}" for name, why in self.refused.items()]
+        return "\n".join([str(self.table), *notes])
+
+    __repr__ = __str__
+
+    def plot(self, path: str | Path | None = None) -> Any:
+        """Loss (or gap) and gradient norm against samples, mean and band over seeds."""
+        from nestax.figures import plot_panels
+
+        columns = [
+            c for c in (self.column, "grad_norm") if all(c in r.records for r in self.runs.values())
+        ]
+        runs = {name: run for name, run in self.runs.items() if run.finite.any()}
+        samples = {name: run.records["samples"] for name, run in runs.items()}
+        # Runs that diverged are counted in the table; here they would hide the others.
+        lanes = lambda run, column: run.records[column][0][run.finite[0]]
+        curves = {c: {name: lanes(run, c) for name, run in runs.items()} for c in columns}
+        return plot_panels(samples, curves, path)
+
+
+def compare(
+    problem: Problem,
+    methods: Sequence[Any] | dict[str, Any],
+    *,
+    samples: int,
+    tune: Settings | None = None,
+    seeds: int | Sequence[int] = 20,
+    tune_seeds: int = 4,
+    batch_size: int | dict[str, int] = 32,
+    init_batch_size: int | dict[str, int] | None = None,
+    by: str | None = None,
+    progress: bool | None = None,
+    checkpoint: str | Path | None = None,
+    checkpoint_every: float = 60.0,
+    resume: bool = False,
+) -> Comparison:
+    """Tunes every method on the same grid and runs all of them with the same number of samples.
+
+    Each method is tried at every setting of the grid with ``tune_seeds`` seeds of its own; the setting
+    with the best mean over the last fifth of the run is run again with the reported seeds. A method
+    ignores the names of the grid that it does not have.
+
+    Args:
+        problem: the chain of levels; its population must be finite or its value known exactly.
+        methods: names ("NLASG"), classes, estimators with some settings fixed, or a dictionary from
+            labels to any of these or to functions as ``nx.sweep`` takes them. A method comes with the
+            step rule that it was published with.
+        samples: budget of draws over all levels, restarts and first batch included, for every run.
+        tune: the grid; by default five learning rates from 0.01 to 1.
+        seeds: how many seeds are reported, or a list of them.
+        tune_seeds: how many further seeds choose the setting.
+        batch_size, init_batch_size: as in ``minimize``, the same for all methods.
+        by: the column to tune for and to rank by; the gap where the optimum is known, else the value, of
+            F itself where that can be computed and else as the method tracks it.
+        checkpoint, checkpoint_every, resume: as in ``minimize``; every sweep has a folder inside. An
+            interruption raises KeyboardInterrupt, for half a comparison compares nothing.
+    """
+    seeds = list(range(check_count("seeds", seeds))) if np.ndim(seeds) == 0 else list(seeds)  # pyright: ignore[reportArgumentType]
+    tuning_seeds = [FIRST_TUNING_SEED + k for k in range(check_count("tune_seeds", tune_seeds))]
+    known = problem.finite or problem.exact is not None
+    if by is None:
+        by = "value" if not known else "exact_value" if problem.optimum is None else "gap"
+    tune = grid(lr=LEARNING_RATES) if tune is None else tune
+    if not isinstance(tune, dict):
+        raise SettingError(f"tune must be a grid such as nx.grid(lr=[0.01, 0.1]); got {tune!r}.")
+    named = _named(methods)
+    facts: dict[str, Any] = {
+        "samples": samples, "batch_size": batch_size, "init_batch_size": init_batch_size,
+        "record": list(dict.fromkeys([by, "grad_norm"] if known else [by])), "progress": progress,
+        "checkpoint_every": checkpoint_every, "resume": resume,
+    }  # fmt: skip
+    runs, tuning, refused, rows = {}, {}, {}, []
+    for k, (name, method) in enumerate(named.items()):
+        build, settings = _builder(method, tune)
+
+        def one(part: str, build: Any = build, k: int = k, **lanes: Any) -> Sweep:
+            inside = None if checkpoint is None else Path(checkpoint) / f"method-{k + 1}-{part}"
+            return sweep(problem, build, checkpoint=inside, **lanes, **facts).whole()
+
+        try:
+            tuning[name] = one("tuning", settings=settings, seeds=tuning_seeds)
+        except ProblemError as error:
+            refused[name] = str(error)
+            continue
+        except (SettingError, AttributeError) as error:
+            raise SettingError(f"{name}: {error}") from None
+        best = int(np.argmin(_ends(tuning[name], by).mean(axis=1)))
+        chosen = {key: values[best : best + 1] for key, values in settings.items()}
+        run = runs[name] = one("run", settings=chosen, seeds=seeds)
+        rows.append([name, *_row(run, chosen, tune, by)])
+    rows.sort(key=lambda row: row[-4])
+    columns = ["method", *tune, "steps", "samples", by, "± std", "grad_norm", "diverged"]
+    return Comparison(Table(columns, rows), runs, tuning, refused, by)
+
+
+def _row(run: Sweep, chosen: Settings, tune: Settings, by: str) -> list[Any]:
+    shown = [float(chosen[key][0]) if key in chosen else "–" for key in tune]
+    ends = _ends(run, by)[0]
+    spread = float(np.std(ends)) if np.isfinite(ends).all() else float("nan")
+    return [
+        *shown, int(run.records["step"][-1]), int(run.records["samples"][-1]), float(np.mean(ends)),
+        spread, _gradient(run), int((~run.finite).sum()),
+    ]  # fmt: skip
+
+
+def _gradient(run: Sweep) -> float:
+    return float(np.mean(_ends(run, "grad_norm")[0])) if "grad_norm" in run.records else float("nan")
+
+
+def _named(methods: Any) -> dict[str, Any]:
+    if isinstance(methods, dict):
+        named = dict(methods)
+    else:
+        listed = [methods] if isinstance(methods, str | type | AbstractEstimator) else list(methods)
+        named = {_label(method): method for method in listed}
+        if len(named) < len(listed):
+            raise SettingError(
+                "two methods have one name: pass a dictionary from labels of your own to methods."
+            )
+    if not named:
+        raise SettingError("compare needs at least one method; nx.methods() lists them.")
+    return named
+
+
+def _ends(run: Sweep, column: str) -> np.ndarray:
+    """Mean over the end of every run, infinite where it diverged: settings × seeds."""
+    curves = run.records[column]
+    tail = curves[:, :, -max(1, round(TAIL * curves.shape[2])) :].mean(axis=2)
+    return np.where(run.finite & np.isfinite(tail), tail, np.inf)
+
+
+def _label(method: Any) -> str:
+    if isinstance(method, str):
+        return find(method).__name__
+    cls = method if isinstance(method, type) else type(method)
+    if not issubclass(cls, AbstractEstimator):
+        raise SettingError(
+            f"compare takes names, classes or estimators, or a dictionary of them; got {method!r}."
+        )
+    return cls.__name__
+
+
+def _builder(method: Any, tune: Settings) -> tuple[Callable[[Any], Any], Settings]:
+    """What builds the method from a setting, and the part of the grid that it has a use for."""
+    if isinstance(method, str):
+        method = find(method)
+    if isinstance(method, type):
+        method = method()
+    if not isinstance(method, AbstractEstimator):
+        return method, tune
+    used = [name for name in tune if name in {field.name for field in dataclasses.fields(method)}]
+    if not used:
+        raise SettingError(
+            f"{type(method).__name__} has none of the settings {', '.join(tune)}: add lr to the grid."
+        )
+    table = np.unique(np.stack([tune[name] for name in used], axis=1), axis=0)
+    return Replaced(method), {name: table[:, k] for k, name in enumerate(used)}
+
+
+class Replaced(eqx.Module):
+    """A method with the settings of one point of the grid in place of its own."""
+
+    method: AbstractEstimator
+
+    def __call__(self, setting: Any) -> AbstractEstimator:
+        return dataclasses.replace(self.method, **vars(setting))

@@ -1,0 +1,243 @@
+"""F(w) with a confidence interval: how good weights are on data they have not seen."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+from statistics import NormalDist
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PyTree
+
+import nestax.trees as trees
+from nestax.chain.level import Level
+from nestax.chain.problem import Problem
+from nestax.draws.source import AbstractSource, Batch, Coupling, Groups
+from nestax.errors import ProblemError, check_count, check_setting
+from nestax.loop.step import draw_batches
+from nestax.streams.feed import PORTION_BYTES, streams_of, with_first_rows
+from nestax.streams.stream import Stream
+
+
+@dataclasses.dataclass(frozen=True)
+class Interval:
+    """An estimate of F(w): ``low`` to ``high`` covers it with the asked confidence."""
+
+    value: float
+    low: float
+    high: float
+    stderr: float
+
+    def __repr__(self) -> str:
+        return f"{self.value:.6g} [{self.low:.6g}, {self.high:.6g}]"
+
+
+def evaluate(
+    problem: Problem,
+    w: PyTree,
+    *,
+    confidence: float = 0.95,
+    draws: int | None = None,
+    seed: int = 0,
+) -> Interval:
+    """F(w) with a confidence interval, treating the rows as a sample of something larger.
+
+    For an honest value give it rows that the run has not seen:
+    ``nx.evaluate(problem.with_data(mean=test, variance=test), result.w)``.
+
+    The interval comes from the delta method: to first order, a row ξ of level i moves F by
+    p^{i+1}·(f_i(u^{i-1}; ξ) − u^i), with p the adjoint of the chain, times its weight where rows have
+    weights. Levels that draw from equal arrays see the same rows, so there the contributions of a row
+    are added before their variance is taken; all other arrays are independent samples, as is every
+    group of ``nx.Groups``. A sample of one row says nothing about others: the interval is then infinite.
+    With ``nx.Blocks`` the rows are samples as well, and the blocks are not: F is the average over these
+    blocks and no others. Rows of equal number in different blocks may depend on each other.
+    Streams of arrays and files are read in passes, two a level and one for the interval, so that their
+    rows need not fit into memory.
+
+    Args:
+        problem: the problem, on the rows to evaluate on.
+        w: the weights.
+        confidence: of the interval, in (0, 1).
+        draws: how many draws per level to use; needed for a Sampler, where there are no rows, and
+            for a Stream of an iterator, where it means the first rows. None uses every row.
+        seed: for the draws.
+    """
+    check_setting("confidence", confidence, "in (0, 1)", lambda c: (c > 0) & (c < 1))
+    if problem.blocks is not None and problem.blocks.counts is not None:
+        raise ProblemError(
+            "nx.evaluate needs blocks of one length: evaluate problem.block(m) one by one, or use "
+            "problem.value(w), which has no interval."
+        )
+    problem, drawn = problem.every_block(), None
+    if draws is not None:
+        sizes = tuple(check_count("draws", draws) for _ in problem.levels)
+        passes = draw_batches(
+            with_first_rows(problem, draws), ("value",), jax.random.key(seed), 0, sizes
+        )
+        drawn = [batch["value"] for batch in passes]
+    if drawn is None and streams_of(problem):
+        value, influences, streamed = _survey(problem, w)
+    else:
+        (value, influences), streamed = eqx.filter_jit(_influences)(problem, w, drawn), 0.0
+    samples: list[tuple[Any, np.ndarray]] = []
+    for level, per_sample in zip(problem.levels, influences, strict=True):
+        members = _members(level.source) if drawn is None and per_sample else [None] * len(per_sample)
+        for member, effects in zip(members, per_sample, strict=True):
+            _add(samples, member, np.asarray(effects, np.float64))
+    stderr = math.sqrt(streamed + sum(_variance_of_mean(effects) for _, effects in samples))
+    reach = NormalDist().inv_cdf(0.5 + confidence / 2) * stderr
+    centre = float(value)
+    return Interval(centre, centre - reach, centre + reach, stderr)
+
+
+def _influences(problem: Problem, w: PyTree, drawn: list[Any] | None) -> tuple[Array, list[Any]]:
+    """F(w), and for every level the first-order effects of the draws of each of its samples."""
+    sources = [level.source for level in problem.levels]
+    batches = [source and source.population() for source in sources] if drawn is None else drawn
+    pulls, inputs = [], [w]
+    for level, batch in zip(problem.levels, batches, strict=True):
+        value, pull = level.value_and_pull(inputs[-1], batch)
+        inputs.append(value)
+        pulls.append(pull)
+    adjoint, out = jnp.ones_like(inputs[-1]), []
+    for i, level in reversed(list(enumerate(problem.levels))):
+        out.insert(0, [] if batches[i] is None else _effects(level, inputs[i], batches[i], adjoint))
+        adjoint = pulls[i](adjoint)
+    penalty = 0 if problem.penalty is None else problem.penalty(w)
+    return inputs[-1] + penalty + problem.nonsmooth(w), out
+
+
+# Streams: the same in passes over rows that need not fit into memory
+
+
+class Moments:
+    """Variance of the mean of numbers that come in parts (Chan, Golub and LeVeque's update)."""
+
+    def __init__(self):
+        self.count, self.mean, self.squares = 0, 0.0, 0.0
+
+    def add(self, part: np.ndarray) -> None:
+        count, mean = self.count + len(part), float(part.mean())
+        off = mean - self.mean
+        self.squares += float(np.sum((part - mean) ** 2)) + off**2 * self.count * len(part) / count
+        self.mean += off * len(part) / count
+        self.count = count
+
+    def variance_of_mean(self) -> float:
+        return self.squares / (self.count - 1) / self.count if self.count > 1 else math.inf
+
+
+def _survey(problem: Problem, w: PyTree) -> tuple[Array, list[Any], float]:
+    """F(w), the effects of the rows that are in memory, and the variance due to those that are not."""
+    inputs, adjoints = [w], [jnp.ones((), problem.dtype)]
+    for level in problem.levels:
+        inputs.append(_mean_over(level, lambda part, v=level, x=inputs[-1]: _value(v, x, part)))
+    for level, x in zip(reversed(problem.levels), inputs[-2::-1], strict=True):
+        pull = lambda part, v=level, x=x, p=adjoints[0]: _pulled(v, x, part, p)
+        adjoints.insert(0, _mean_over(level, pull))
+    effects, by_reader = [], {}
+    for level, x, adjoint in zip(problem.levels, inputs, adjoints[1:], strict=False):
+        here: list[Any] = []
+        if isinstance(level.source, Stream):
+            by_reader.setdefault(id(level.source.reader), []).append((level, x, adjoint))
+        elif level.source is not None:
+            here = eqx.filter_jit(_effects)(level, x, level.source.population(), adjoint)
+        effects.append(here)
+    variance = 0.0
+    for readings in by_reader.values():
+        moments = Moments()
+        for _, part in _parts(readings[0][0].source):
+            together = [eqx.filter_jit(_effects)(v, x, part, p)[0] for v, x, p in readings]
+            moments.add(np.sum(np.asarray(together, np.float64), axis=0))
+        variance += moments.variance_of_mean()
+    penalty = 0 if problem.penalty is None else problem.penalty(w)
+    return inputs[-1] + penalty + problem.nonsmooth(w), effects, variance
+
+
+@eqx.filter_jit
+def _value(level: Level, x: PyTree, batch: Any) -> PyTree:
+    return level.value(x, batch)
+
+
+@eqx.filter_jit
+def _pulled(level: Level, x: PyTree, batch: Any, adjoint: PyTree) -> PyTree:
+    return level.value_and_pull(x, batch)[1](adjoint)
+
+
+def _mean_over(level: Level, fn: Callable[[Any], PyTree]) -> PyTree:
+    """The mean of ``fn`` over the population of a level, in parts if it is a stream."""
+    if not isinstance(level.source, Stream):
+        return fn(level.source and level.source.population())
+    total: PyTree = None
+    for share, part in _parts(level.source):
+        one = jax.tree.map(lambda x, s=share: s * np.asarray(x, np.float64), fn(part))
+        total = one if total is None else jax.tree.map(np.add, total, one)
+    return jax.tree.map(lambda x: jnp.asarray(x, level.shape.inputs.leaves[0][1]), total)
+
+
+def _parts(stream: Stream) -> Iterator[tuple[float, Batch]]:
+    """Every row of a stream once, in parts of bounded size, each with its share of all rows."""
+    size, one = stream.reader.size, stream.example()
+    if size is None:
+        raise ProblemError(
+            "an iterator can be read only once, so nothing exact can be computed from it: estimate F(w) "
+            "with nx.evaluate(problem, w, draws=...)."
+        )
+    row = sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(one))
+    most = max(1, PORTION_BYTES // max(row, 1))
+    for start in range(0, size, most):
+        rows, why = stream.reader.read(start, min(most, size - start))
+        if why is not None:
+            raise ProblemError(why)
+        cast = lambda x, s: jnp.asarray(x, s.dtype)
+        yield min(most, size - start) / size, Batch(jax.tree.map(cast, rows, one))
+
+
+def _effects(level: Level, x: PyTree, batch: Any, adjoint: PyTree) -> list[Array]:
+    """Up to a constant, the effect of every draw; one array for each independent sample."""
+
+    def over(rows: Callable[[Array], Batch], count: int) -> Array:
+        one = lambda k: trees.inner(adjoint, level.value(x, rows(k)))
+        return jax.lax.map(one, jnp.arange(count), batch_size=1024)
+
+    if isinstance(batch, Coupling):
+        # Outputs are sums over the groups, so the effect of a row is the same whatever the other rows.
+        sizes = [member.size for member in batch.members]
+        return [over(lambda k, g=g: _vary(batch, g, k), size) for g, size in enumerate(sizes)]
+    effects = over(lambda k: batch.part(k, 1), batch.size)
+    if batch.weights is None:
+        return [effects]
+    # Σ weight·(effect − mean), written as a mean over the draws.
+    return [(effects - batch.weights @ effects) * batch.weights * batch.size]
+
+
+def _vary(groups: Coupling, group: int, k: Array) -> Batch:
+    """One draw: row k of one group, the first row of all others."""
+    at = lambda number: k[None] if number == group else jnp.zeros(1, jnp.int32)
+    members = enumerate(groups.members)
+    return Batch(tuple(member.rows(at(number)).draws for number, member in members))
+
+
+def _members(source: AbstractSource | None) -> tuple[Any, ...]:
+    """The samples that a source holds; none for a deterministic level."""
+    if source is None:
+        return ()
+    return source.members if isinstance(source, Groups) else (source,)
+
+
+def _add(samples: list[tuple[Any, np.ndarray]], member: Any, effects: np.ndarray) -> None:
+    """Adds the effects of a sample to those it has elsewhere; None is a sample of its own."""
+    arrays = None if member is None else jax.tree.leaves(member)
+    for k, (others, before) in enumerate(samples):
+        if arrays is not None and eqx.tree_equal(arrays, others):
+            samples[k] = (others, before + effects)
+            return
+    samples.append((arrays, effects))
+
+
+def _variance_of_mean(effects: np.ndarray) -> float:
+    return effects.var(ddof=1) / len(effects) if len(effects) > 1 else math.inf

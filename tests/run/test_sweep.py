@@ -1,0 +1,190 @@
+"""Sweeps: lanes equal single runs, compile once, and copy no data."""
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+import nestax as nx
+from nestax.loop import compiled as drive
+from nestax.loop import step as loop
+from nestax.loop.step import Run
+from nestax.run.sweep import Built
+
+
+@pytest.fixture(scope="module")
+def problem():
+    return nx.problems.mean_deviation(nx.datasets.synthetic_returns(300, 5), delta=1e-2)
+
+
+def smvr(s):
+    return nx.SMVR(beta=s.beta), optax.sgd(s.lr)
+
+
+def test_a_grid_is_every_combination_the_last_name_fastest():
+    grid = nx.grid(a=[1, 2], b=[3, 4, 5])
+    assert grid["a"].tolist() == [1, 1, 1, 2, 2, 2]
+    assert grid["b"].tolist() == [3, 4, 5, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        smvr,
+        pytest.param(lambda s: (nx.AdjointSMVR(s.beta), optax.adam(s.lr)), marks=pytest.mark.slow),
+        lambda s: (nx.SnapshotSMVR(beta=s.beta, period=9), optax.sgd(s.lr)),
+    ],
+)
+def test_every_lane_is_the_run_it_stands_for(problem, build):
+    settings = {"beta": np.array([0.1, 0.7]), "lr": np.array([0.01, 0.05])}
+    lanes = nx.sweep(
+        problem, build, settings=settings, seeds=[3, 8], steps=40, batch_size=2, record_every=20
+    )
+    for row in range(2):
+        for column, seed in enumerate([3, 8]):
+            one = {name: float(values[row]) for name, values in settings.items()}
+            _, method = Built(build, problem)(one)
+            alone = nx.minimize(problem, method, steps=40, batch_size=2, seed=seed, record_every=20)
+            np.testing.assert_allclose(lanes.w[row, column], alone.w, rtol=1e-9)
+            for name in ("value", "exact_value", "grad_norm"):
+                np.testing.assert_allclose(
+                    lanes.records[name][row, column], alone.records[name], rtol=1e-7
+                )
+            np.testing.assert_array_equal(lanes.records["samples"], alone.records["samples"])
+
+
+def test_one_trace_for_420_lanes_and_none_for_a_second_call():
+    problem = nx.problems.mean_deviation(nx.datasets.synthetic_returns(120, 4))
+    settings = nx.grid(beta=[0.1, 0.5, 0.9], lr=[0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0])
+
+    def sweep(seeds, settings):
+        before = dict(drive.TRACES)
+        out = nx.sweep(
+            problem,
+            lambda s: (nx.SMVR(beta=s.beta), optax.sgd(s.lr)),
+            settings=settings,
+            seeds=seeds,
+            steps=8,
+            batch_size=1,
+        )
+        return out, {k: v - before.get(k, 0) for k, v in drive.TRACES.items()}
+
+    out, traces = sweep(20, settings)
+    assert out.records["exact_value"].shape == (21, 20, 9)
+    assert traces == {"start": 1, "advance": 1}
+    _, traces = sweep(range(20, 40), {k: v * 0.5 for k, v in settings.items()})
+    assert traces == {"start": 0, "advance": 0}
+
+
+def test_a_second_run_of_equal_shapes_never_traces(problem):
+    run = lambda seed, steps: nx.minimize(
+        problem,
+        nx.SMVR(beta=0.1 + seed / 10),
+        optax.sgd(0.05),
+        steps=steps,
+        seed=seed,
+        record_every=10,
+    )
+    run(0, 20)
+    before = dict(drive.TRACES)
+    run(1, 20)
+    run(2, 55)
+    assert before == drive.TRACES
+
+
+def test_equal_problems_on_other_data_never_trace():
+    make = lambda seed: nx.problems.mean_deviation(nx.datasets.synthetic_returns(80, 4, seed=seed))
+    run = lambda seed: nx.minimize(make(seed), nx.SMVR(), optax.sgd(0.05), steps=10)
+    run(0)
+    before = dict(drive.TRACES)
+    run(1)
+    assert before == drive.TRACES
+
+
+def test_temporary_memory_at_420_lanes_is_below_data_and_carries():
+    returns = nx.datasets.synthetic_returns(25_105, 30).astype(np.float32)
+    problem = nx.problems.mean_deviation(returns)
+    settings = nx.grid(beta=[0.1, 0.5, 0.9], lr=[0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0])
+    estimator = nx.SMVR(beta=0.1)
+    plan = drive.make_plan(
+        problem, estimator, batch_size=1, init_batch_size=None, stride=200,
+        columns=("value", "exact_value", "grad_norm"), seeds=20,
+    )  # fmt: skip
+    arrays = {name: jax.numpy.asarray(v) for name, v in settings.items()}
+    keys = jax.vmap(jax.random.key)(np.arange(20))
+    compiled = drive.Compiled(
+        Run(problem, Built(smvr, problem), arrays, keys, jax.numpy.asarray(200), plan)
+    )
+    at = compiled.start()
+    size = lambda tree: sum(x.nbytes for x in jax.tree.leaves(tree))
+    memory = (
+        drive._program(loop.advance, compiled.static)
+        .lower(compiled.arrays, compiled._packed(at.carry), jax.numpy.int32(0), 1, 200)
+        .compile()
+        .memory_analysis()
+    )
+    assert memory.temp_size_in_bytes < size(problem.levels[0].source) + size(at.carry)
+
+
+def test_numbers_inside_levels_can_be_swept(problem):
+    plain = nx.Problem(problem.levels, problem.w0, project=problem.feasible)
+    build = lambda s: (plain.with_args(utility=(s.risk, 1e-2)), nx.Exact(), optax.sgd(0.1))
+    lanes = nx.sweep(plain, build, settings=nx.grid(risk=[0.0, 2.0]), seeds=1, steps=30)
+    calm = nx.minimize(plain.with_args(utility=(2.0, 1e-2)), nx.Exact(), optax.sgd(0.1), steps=30)
+    np.testing.assert_allclose(lanes.w[1, 0], calm.w, rtol=1e-9)
+    assert not np.allclose(lanes.w[0, 0], lanes.w[1, 0])
+
+
+def test_a_diverging_lane_does_not_stop_the_others(problem):
+    free = nx.Problem(problem.levels, problem.w0)
+    lanes = nx.sweep(
+        free, smvr, settings=nx.grid(beta=[0.5], lr=[1e200, 0.01]), seeds=2, steps=20, batch_size=2
+    )
+    assert lanes.status[0].tolist() == [nx.Status.NONFINITE] * 2
+    assert lanes.status[1].tolist() == [nx.Status.SUCCESS] * 2
+    best = lanes.best("exact_value")
+    assert best["lr"] == 0.01
+    assert best["index"] == 1
+    np.testing.assert_allclose(best["mean"], lanes.records["exact_value"][1, :, -1].mean())
+
+
+def test_a_frame_has_a_row_per_setting_seed_and_record(problem):
+    lanes = nx.sweep(
+        problem,
+        smvr,
+        settings=nx.grid(beta=[0.1, 0.5], lr=[0.01]),
+        seeds=3,
+        steps=4,
+        record_every=2,
+    )
+    frame = lanes.to_frame()
+    assert len(frame) == 2 * 3 * 3
+    picked = frame[(frame.beta == 0.5) & (frame.seed == 2) & (frame.step == 4)]
+    assert picked.exact_value.item() == lanes.records["exact_value"][1, 2, -1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"settings": {"beta": [0.1, 0.2], "lr": [0.1]}}, "columns of one length"),
+        ({"settings": nx.grid(beta=[0.1, 1.5], lr=[0.1])}, r"beta must be in \(0, 1\]"),
+        ({"seeds": 0}, "seeds must be a whole number of at least 1"),
+        ({"steps": 0}, "steps must be a whole number of at least 1"),
+        ({"build": lambda s: "SMVR"}, "build must return"),
+    ],
+)
+def test_bad_sweeps_get_one_sentence(problem, changes, sentence):
+    good = {"build": smvr, "settings": nx.grid(beta=[0.1], lr=[0.1]), "seeds": 1, "steps": 2}
+    with pytest.raises(nx.SettingError, match=sentence):
+        nx.sweep(problem, **(good | changes))
+
+
+def test_a_misspelt_setting_is_named_with_the_right_ones(problem):
+    with pytest.raises(AttributeError, match="no setting is called 'bta'; there are beta, lr"):
+        nx.sweep(
+            problem,
+            lambda s: (nx.SMVR(beta=s.bta), optax.sgd(s.lr)),
+            settings=nx.grid(beta=[0.1], lr=[0.1]),
+            seeds=1,
+            steps=2,
+        )

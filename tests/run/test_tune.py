@@ -1,0 +1,54 @@
+"""Settings found automatically: within the budget, at the scale of the problem."""
+
+import numpy as np
+import pytest
+
+import nestax as nx
+from nestax.loop.compiled import TRACES
+
+
+def scaled_problem(factor):
+    """The same chain with the objective multiplied: the learning rate must shrink as much."""
+    base = nx.problems.convex_chain(levels=2, outer_exact=True)
+    outer = base.levels[-1]
+    return nx.Problem(
+        [base.levels[0], outer.replace(fn=lambda u, own: factor * outer.fn(u, own))],
+        base.w0, optimum=factor * float(base.optimum),
+    )  # fmt: skip
+
+
+def test_a_problem_and_a_budget_are_enough():
+    problem = nx.problems.convex_chain(levels=3)
+    result = nx.minimize(problem, samples=60_000, batch_size=8, record=["gap"])
+    assert result.records["gap"][-20:].mean() < 1e-2 * result.records["gap"][0]
+    assert 0.9 * 60_000 < result.records["samples"][-1] <= 60_000
+    assert 0.4 * 60_000 < result.records["samples"][0] < 0.5 * 60_000  # what the search has drawn
+
+
+@pytest.mark.parametrize("factor", [1e-3, 1e3])
+def test_the_scale_of_the_objective_does_not_matter(factor):
+    one = nx.autotune(scaled_problem(1.0), samples=20_000, batch_size=8)
+    other = nx.autotune(scaled_problem(factor), samples=20_000, batch_size=8)
+    rate = lambda tuned: float(tuned.method.step.lr.scale)
+    np.testing.assert_allclose(rate(other), rate(one) / factor, rtol=1e-6)
+
+
+def test_one_program_for_all_rungs():
+    problem = nx.problems.convex_chain(levels=3, dimension=4)
+    before = TRACES.get("advance", 0)
+    tuned = nx.autotune(problem, samples=50_000, batch_size=2)
+    assert TRACES["advance"] == before + 1
+    assert 45_000 < tuned.cost.samples <= 50_000
+    assert len(tuned.table) == 27
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"samples": 500}, "finding settings needs at least .* samples here; got 500"),
+        ({"steps": 10}, "without an estimator minimize finds settings by itself"),
+    ],
+)
+def test_too_little_gets_a_sentence(options, sentence):
+    with pytest.raises(nx.SettingError, match=sentence):
+        nx.minimize(nx.problems.convex_chain(levels=3), **options)
