@@ -40,15 +40,8 @@ def portfolio(industries: int) -> nx.Problem:
     path = Path(os.environ["NESTAX_DATA"]) / f"industry{industries}_daily.csv.gz"
     returns = np.loadtxt(path, delimiter=",", skiprows=1)[:, 1:]
     returns = returns[(returns > -99).all(axis=1)]
-    base = nx.problems.mean_deviation(returns, delta=1e-12)
-    exact = nx.minimize(base, nx.Exact(lr=0.5), steps=20_000, record=["exact_value"], progress=False)
-    mean, variance, utility = base.levels
-    floor = lambda v: (v[0], v[1].clip(0.01))
-    return nx.Problem(
-        [mean, variance.replace(project=floor), utility], base.w0, project=base.feasible,
-        linear_oracle=base.linear_oracle, exact=base.exact,
-        optimum=float(exact.records["exact_value"].min()),
-    )  # fmt: skip
+    optimum = nx.problems.exact_portfolio(returns, delta=1e-12).least().value
+    return nx.problems.mean_deviation(returns, delta=1e-12, least_variance=0.01, optimum=optimum)
 
 
 def compute() -> dict:

@@ -10,7 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 
 import nestax as nx
-from nestax.parts.estimator import with_schedules
+import nestax.loop.compiled as compiled_programs
+import nestax.loop.lanes as lanes
+from nestax.parts.settings import with_schedules
+from nestax.steps.descent import step_of
 
 STEPS, BATCH, FIRST_BATCH, ROWS = 12, 3, 5, 40
 
@@ -357,7 +360,7 @@ def drive(problem, estimator, lr=None, *, passes=None) -> Run:
     passes: what is drawn, if not exactly what the estimator asks for.
     """
     levels = len(problem.levels)
-    rule = estimator.published_step(problem) if lr is None else lr
+    rule = step_of(estimator, problem) if lr is None else lr
     estimator = estimator.defaults(problem, STEPS, (BATCH,) * levels)
     if isinstance(rule, nx.steps.AbstractStep):
         rule = with_schedules(rule, STEPS, "float64")
@@ -471,3 +474,11 @@ def every_estimator(beta=0.3) -> dict[str, Any]:
         "plain": nx.Plain(),
         "exact": nx.Exact(),
     }
+
+
+def steps_memory(compiled) -> Any:
+    """What the compiled steps of a run take, as the compiler tells it."""
+    carry = [jax.ShapeDtypeStruct(*of) for of in compiled.carried().values()]
+    numbers = [jnp.zeros((), jnp.int32)] * 3
+    program = compiled_programs._program(lanes.advance, compiled.structure)
+    return program.lower(jax.tree.leaves(compiled.all), carry, *numbers).compile().memory_analysis()

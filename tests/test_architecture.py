@@ -36,7 +36,11 @@ def imported(code: str) -> set[str]:
             out |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "imports are absolute"
-            out |= {f"{node.module}.{a.name}" for a in node.names} if node.module == "nestax" else {node.module}
+            out |= (
+                {f"{node.module}.{a.name}" for a in node.names}
+                if node.module == "nestax"
+                else {node.module}
+            )
     return {name.removeprefix("nestax").lstrip(".") for name in out if name.split(".")[0] == "nestax"}
 
 
@@ -63,7 +67,7 @@ def test_arrows_point_one_way(path):
 
 
 @pytest.mark.parametrize(
-    "place, module, code",
+    ("place", "module", "code"),
     [
         ("estimators", "smvr", "from nestax.checkpoints.files import Folder"),
         ("estimators", "smvr", "from nestax.estimators.scsc import SCSC"),

@@ -12,7 +12,7 @@ import nestax.testing as testing
 import nestax.theory as theory
 from nestax.chain.level import Level as Level
 from nestax.chain.problem import Problem as Problem
-from nestax.chain.problem import Prox as Prox
+from nestax.chain.prox import Prox as Prox
 from nestax.draws.blocks import Blocks as Blocks
 from nestax.draws.source import Batch as Batch
 from nestax.draws.source import Groups as Groups
@@ -21,17 +21,18 @@ from nestax.draws.source import Sampler as Sampler
 from nestax.errors import ProblemError as ProblemError
 from nestax.errors import SettingError as SettingError
 from nestax.estimators import *
+from nestax.estimators.per_block import PerBlock as PerBlock
 from nestax.estimators.registry import cite as cite
 from nestax.estimators.registry import methods as methods
 from nestax.loop.columns import COLUMNS as COLUMNS
-from nestax.loop.step import draw_batches as draw_batches
+from nestax.loop.status import Status as Status
+from nestax.parts.batches import draw_batches as draw_batches
 from nestax.parts.estimator import AbstractEstimator as AbstractEstimator
 from nestax.parts.estimator import Estimate as Estimate
-from nestax.parts.estimator import Method as Method
-from nestax.parts.per_block import PerBlock as PerBlock
+from nestax.parts.method import Method as Method
 from nestax.run.minimize import minimize as minimize
+from nestax.run.result import Continuation as Continuation
 from nestax.run.result import Result as Result
-from nestax.run.result import Status as Status
 from nestax.run.result import load as load
 from nestax.run.stages import solve_stages as solve_stages
 from nestax.run.sweep import Sweep as Sweep

@@ -15,15 +15,16 @@ import nestax.projections as projections
 import nestax.trees as trees
 from nestax.chain.level import Level
 from nestax.chain.problem import Problem
+from nestax.chain.tracing import shapes_of
 from nestax.draws.blocks import Blocks
 from nestax.estimators import Plain
 from nestax.loop.cost import Meter
-from nestax.loop.step import draw_batches
+from nestax.parts.batches import draw_batches
 from nestax.parts.estimator import AbstractEstimator, Batches, Calls, Estimate
 from nestax.parts.plug_in import visited_in
 from nestax.problems.chains.convex_chain import convex_chain
 from nestax.run.sweep import grid, sweep
-from nestax.trees import shapes_of
+from nestax.steps.descent import step_of
 
 
 def check_batched(level: Level, single: Level, x: PyTree, *, draws: int = 8, seed: int = 0) -> None:
@@ -118,7 +119,7 @@ def example_problem(method: AbstractEstimator, **options: Any) -> Problem:
     sets: dict[str, Any] = {}
     free = convex_chain(levels, outer_exact=about.outer_exact, **options)
     try:
-        method.published_step(free).check(free)
+        step_of(method, free).check(free)
     except ValueError:
         sets = {
             "project": functools.partial(projections.l2_ball, scale=BALL),
@@ -137,10 +138,7 @@ def _in_blocks(problem: Problem) -> Problem:
         else level
         for level in problem.levels
     ]
-    return Problem(
-        levels, problem.w0, project=problem.feasible, linear_oracle=problem.linear_oracle,
-        optimum=problem.optimum,
-    )  # fmt: skip
+    return problem.replace(levels=levels, exact=None)
 
 
 def _ready(method: AbstractEstimator, problem: Problem) -> tuple[Any, Any]:
@@ -200,11 +198,7 @@ def _lanes(tree: PyTree) -> PyTree:
 
 
 def _float32(problem: Problem) -> Problem:
-    w0 = jnp.asarray(problem.w0, jnp.float32)
-    return Problem(
-        problem.levels, w0, project=problem.feasible, linear_oracle=problem.linear_oracle,
-        optimum=problem.optimum,
-    )  # fmt: skip
+    return problem.replace(w0=jnp.asarray(problem.w0, jnp.float32), exact=None)
 
 
 def _same_types(what: str, start: Any, end: Any) -> None:
@@ -281,7 +275,7 @@ def makes_the_calls_it_declares(method: AbstractEstimator) -> None:
         for level, passes in zip(levels, ready.level_passes(problem), strict=True)
         if level.source is not None and ready.period != 1
     )
-    assert ready.period == 1 or meter.step.samples == drawn
+    assert ready.period == 1 or meter.per_step.samples == drawn
 
 
 class Counter:

@@ -1,54 +1,12 @@
 """Small functions on trees of arrays that Optax does not have."""
 
-import math
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
-
-
-class Shapes(NamedTuple):
-    """The structure, shapes and dtypes of a tree of arrays: hashable, so it can be static."""
-
-    treedef: Any
-    leaves: tuple[tuple[tuple[int, ...], Any], ...]
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        return tuple(math.prod(shape) for shape, _ in self.leaves)
-
-    @property
-    def size(self) -> int:
-        return sum(self.sizes)
-
-    def structs(self) -> PyTree:
-        """The tree of ``jax.ShapeDtypeStruct`` that this describes."""
-        return self.treedef.unflatten([jax.ShapeDtypeStruct(s, d) for s, d in self.leaves])
-
-    def __str__(self) -> str:
-        def one(leaf: tuple[tuple[int, ...], Any]) -> str:
-            shape, dtype = leaf
-            return f"{dtype}[{','.join(map(str, shape))}]"
-
-        words = [Words(one(leaf)) for leaf in self.leaves]
-        return str(self.treedef.unflatten(words)).replace("'", "")
-
-
-class Words(str):
-    """A string whose ``repr`` has no quotes, so that trees of shapes print cleanly."""
-
-    def __repr__(self) -> str:
-        return str(self)
-
-
-def shapes_of(tree: PyTree) -> Shapes:
-    leaves, treedef = jax.tree.flatten(tree)
-    # Typed keys have a dtype that cannot be made from its name.
-    name = lambda d: d if jnp.issubdtype(d, jax.dtypes.extended) else str(d)
-    return Shapes(treedef, tuple((tuple(x.shape), name(x.dtype)) for x in leaves))
 
 
 def norm(tree: PyTree) -> Array:

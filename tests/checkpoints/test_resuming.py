@@ -20,7 +20,7 @@ from nestax.checkpoints import files as checkpoint
 from nestax.checkpoints import keeper as keeping
 from nestax.checkpoints.files import Files, Folder
 from nestax.loop import compiled as drive
-from nestax.run.minimize import Book
+from nestax.run.follow import Book
 from nestax.trees import as_host
 
 

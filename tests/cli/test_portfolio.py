@@ -3,15 +3,14 @@
 import csv
 import json
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
+from tests.problems.portfolio.cone import cone_optimum
 from typer.testing import CliRunner
 
 import nestax as nx
 from nestax.cli import app
 from nestax.cli.compare import describe
-from nestax.problems.portfolio.optimum import find_optimum, inverse_curvature
 from nestax.run.sweep import Sweep
 from nestax.study.compare import Comparison
 from nestax.table import Table
@@ -21,16 +20,6 @@ pytest.importorskip("matplotlib").use("Agg")
 
 ASSETS = ["A & B", "C", "<d>", "E", "$f_{$", "G"]
 ROWS = nx.datasets.synthetic_returns(200, 6, seed=1)
-
-
-def cone_solver(rows: np.ndarray, risk: float, low: float = 0.0, high: float = 1.0) -> float:
-    """The least −mean + risk·deviation."""
-    cp = pytest.importorskip("cvxpy")
-    mean, root = rows.mean(axis=0), np.linalg.cholesky(np.cov(rows.T, bias=True))
-    x = cp.Variable(rows.shape[1])
-    goal = cp.Minimize(-mean @ x + risk * cp.norm(root.T @ x))
-    cp.Problem(goal, [x >= low, x <= high, cp.sum(x) == 1]).solve(solver="CLARABEL")
-    return goal.value
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +56,7 @@ def test_weights_are_those_of_a_cone_solver(run):
     assert found["objective"] == pytest.approx(value, abs=1e-8)  # the problem has δ under its root
     assert -1e-15 < found["gap"] <= 1e-10
     assert found["optimum_error"] <= 1e-13
-    assert abs(value - cone_solver(ROWS, 0.2)) < 5e-8
+    assert abs(value - cone_optimum(ROWS)) < 5e-8
 
 
 def test_the_run_says_what_it_did(run):
@@ -104,37 +93,6 @@ def test_weights_that_mean_nothing_are_a_failure(file, tmp_path):
     assert "nestax portfolio: The weights do not add up to one" in done.stderr
     page = (tmp_path / "run" / "report.html").read_text()
     assert page.index("NONFINITE: The weights") < page.index('class="summary"')
-
-
-@pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (0.05, 0.4), (-0.5, 0.5)])
-def test_the_optimum_is_proved(low, high):
-    kind = {"constraint": "box", "bounds": (low, high)}
-    problem = nx.problems.mean_deviation(ROWS, risk=0.2, delta=1e-14, **kind)
-    found = find_optimum(problem)
-    assert found.error <= 1e-13
-    assert abs(found.value - cone_solver(ROWS, 0.2, low, high)) < 5e-8
-    assert found.w.min() >= low - 1e-15
-    assert found.w.sum() == pytest.approx(1, abs=1e-12)
-
-
-def test_without_risk_all_goes_to_the_best_asset():
-    problem = nx.problems.mean_deviation(ROWS, risk=0.0)
-    found = find_optimum(problem)
-    assert found.error <= 1e-13
-    assert int(jnp.argmax(found.w)) == int(np.argmax(ROWS.mean(axis=0)))
-    assert found.value == pytest.approx(-ROWS.mean(axis=0).max(), abs=1e-12)
-    assert np.isfinite(inverse_curvature(problem, ROWS, found.w, 16))
-
-
-def test_a_step_is_as_long_in_any_unit_and_shorter_for_small_batches():
-    """Returns in another unit by c change F by c, and so the inverse of its curvature by 1/c."""
-
-    def rate(rows, batch):
-        problem = nx.problems.mean_deviation(rows, risk=0.2, delta=1e-30)
-        return inverse_curvature(problem, rows, problem.w0, batch)
-
-    assert rate(100 * ROWS, 16) == pytest.approx(rate(ROWS, 16) / 100, rel=1e-9)
-    assert rate(ROWS, 1) < rate(ROWS, 16) < rate(ROWS, 10_000)
 
 
 def comparison(refused):
@@ -202,7 +160,7 @@ def test_compare_and_demo_leave_reports(file, tmp_path):
     found = json.loads(done.stdout)
     assert {row["method"] for row in found["methods"]} == {"Plain", "SMVR"}
     assert set(found["refused"]) == {"SSD"}
-    assert found["optimum"] == pytest.approx(cone_solver(ROWS, 0.2), abs=5e-8)
+    assert found["optimum"] == pytest.approx(cone_optimum(ROWS), abs=5e-8)
     done = CliRunner().invoke(app, ["demo", "--out", str(tmp_path / "d"), "--seeds", "2"])
     assert done.exit_code == 0, done.output
     assert "SnapshotSMVR comes to less than 1e-16" in done.stdout

@@ -9,15 +9,13 @@ import numpy as np
 import optax
 import pytest
 from tests.blocked import B, M, blocked, drive_blocks
-from tests.helpers import BATCH, NumpyLevel, assert_same, flat
+from tests.helpers import BATCH, NumpyLevel, assert_same, flat, steps_memory
 
 import nestax as nx
 from nestax.draws.blocks import subset
-from nestax.loop import step as loop
-from nestax.loop.compiled import Compiled, make_plan
 from nestax.loop.cost import Meter
-from nestax.loop.step import Run, draw_batches
-from nestax.run.minimize import Always
+from nestax.parts.batches import draw_batches
+from nestax.run.prepare import prepare
 
 KEY = jax.random.key(0)
 
@@ -195,7 +193,7 @@ def test_samples_are_counted():
     ):
         meter = Meter(problem, estimator, sizes, sizes)
         assert meter.start.samples == passes * start * BATCH
-        assert meter.step.samples == passes * B * BATCH
+        assert meter.per_step.samples == passes * B * BATCH
 
 
 def test_tables_can_be_stored_in_half_precision():
@@ -238,14 +236,18 @@ def temporary_bytes(blocks: int, estimator) -> int:
         w0=jnp.ones(64),
     )
     method = nx.Method(estimator, optax.sgd(0.1))
-    plan = make_plan(
-        problem, estimator, batch_size=2, init_batch_size=None, stride=4, columns=("value",)
-    )
-    run = Compiled(Run(problem, Always(problem, method), (), KEY, jnp.asarray(4), plan))
-    carry = jax.eval_shape(lambda: loop.start(run.run))
-    advance = lambda arrays, *args: loop.advance(eqx.combine(run.static.tree, arrays), *args)
-    program = jax.jit(advance).lower(run.arrays, carry, jnp.zeros((), jnp.int32), 1, 4).compile()
-    return program.memory_analysis().temp_size_in_bytes
+    compiled = prepare(
+        problem,
+        method,
+        key=KEY,
+        steps=4,
+        samples=None,
+        batch_size=2,
+        init_batch_size=None,
+        record_every=4,
+        columns=("value",),
+    ).compiled
+    return steps_memory(compiled).temp_size_in_bytes
 
 
 @pytest.mark.parametrize(

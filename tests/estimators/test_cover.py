@@ -15,7 +15,7 @@ from tests.estimators.transcribe_two import (
 from tests.helpers import STEPS, assert_same, drive
 
 import nestax as nx
-from nestax.parts.estimator import with_schedules
+from nestax.parts.settings import with_schedules
 
 
 def cover(case, draws, beta, step):

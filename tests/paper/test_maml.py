@@ -12,7 +12,7 @@ from nestax.datasets import Omniglot
 from nestax.paper import maml, reproduce_maml
 from nestax.paper.maml import Cell, FewShot, SetUp
 from nestax.problems.few_shot.networks import Network
-from nestax.run.sweep import Setting
+from nestax.run.sweep import Point
 
 SMALL = SetUp(
     side=7, filters=2, tasks=6, episodes=8, visit=2, steps=4, seeds=2, train_tasks=3, test_tasks=4,
@@ -145,7 +145,7 @@ def test_every_method_can_be_built(images):
     problems = {episodes: maml.task_problem(images, 1, SMALL, episodes) for episodes in (False, True)}
     for rival in maml.RIVALS.values():
         for value in rival.values:
-            built = rival.build(Setting(lr=np.float32(0.1), **{rival.knob: np.float32(value)}))
+            built = rival.build(Point(lr=np.float32(0.1), **{rival.knob: np.float32(value)}))
             built[0].check(problems[rival.episodes])
     for problem, size in zip(problems.values(), [(6, 10), (8, 1)], strict=True):
         assert (problem.blocks.blocks, problem.blocks.rows) == size

@@ -6,16 +6,16 @@ import json
 import os
 from pathlib import Path
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tests.problems.portfolio.cone import cone_optimum
 from typer.testing import CliRunner
 
 import nestax as nx
 from nestax.paper import portfolio, reproduce_portfolio
-from nestax.parts.estimator import as_method
-from nestax.run.sweep import Setting
+from nestax.run.prepare import as_method
+from nestax.run.sweep import Point
 from nestax.study.compare import FIRST_TUNING_SEED
 
 FOLDER = os.environ.get("NESTAX_DATA")
@@ -24,17 +24,6 @@ real = pytest.mark.skipif(
     reason="REAL DATA NOT CHECKED: set NESTAX_DATA to the folder of industry30_daily.csv.gz",
 )
 RATES = (0.05, 0.2)
-
-
-def cone_optimum(returns):
-    """To about 1e-10: with less tolerance the solver says that it may not get there."""
-    cp = pytest.importorskip("cvxpy")
-    mean, root = returns.mean(axis=0), np.linalg.cholesky(np.cov(returns.T, bias=True))
-    x = cp.Variable(len(mean))
-    goal = cp.Minimize(-mean @ x + 0.2 * cp.norm(root.T @ x))
-    tight = dict.fromkeys(("tol_gap_abs", "tol_gap_rel", "tol_feas"), 1e-10)
-    cp.Problem(goal, [x >= 0, cp.sum(x) == 1]).solve(solver="CLARABEL", **tight)
-    return float(goal.value)
 
 
 @pytest.fixture(scope="module")
@@ -54,36 +43,12 @@ def result():
     return out
 
 
-def test_the_optimum_is_that_of_a_cone_solver():
-    for assets, seed in ((3, 0), (10, 1), (40, 2)):
-        returns = nx.datasets.synthetic_returns(2_000, assets, seed=seed)
-        weights, value = portfolio.least_on_simplex(
-            nx.problems.mean_deviation(returns, delta=1e-12).exact
-        )
-        assert weights.min() >= 0
-        assert abs(weights.sum() - 1) < 1e-14
-        assert -1e-12 < cone_optimum(returns) - value < 1e-10
-
-
-def test_assets_are_taken_up_again():
-    """From equal weights the first steps let assets go that the optimum holds."""
-    mean = jnp.asarray([0.1, 0.0, 0.0])
-    covariance = jnp.asarray([[1.0, 0.9, 0.0], [0.9, 1.0, 0.0], [0.0, 0.0, 1e-3]])
-    closed = nx.problems.mean_deviation(np.eye(3) + 1.0).exact
-    closed = type(closed)(mean, covariance, jnp.asarray(0.2), jnp.asarray(1e-12))
-    weights, value = portfolio.least_on_simplex(closed)
-    corners = np.random.default_rng(0).dirichlet(np.full(3, 0.3), 20_000)
-    assert value <= min(float(x) for x in jax.vmap(closed)(jnp.asarray(corners)))
-    grad = jax.grad(closed)(jnp.asarray(weights))
-    assert float(grad @ weights - grad.min()) < 1e-12
-
-
 @pytest.mark.parametrize("name", portfolio.CONTENDERS)
 def test_a_learning_rate_is_the_length_of_a_step(name):
     """That of A-TSCGD falls: ten times as much at first."""
     contender = portfolio.CONTENDERS[name]
     problem = portfolio.portfolio_problem(nx.datasets.synthetic_returns(200, 4))
-    built = contender.build(Setting(lr=0.02, **{contender.knob: contender.values[1]}))
+    built = contender.build(Point(lr=0.02, **{contender.knob: contender.values[1]}))
     built = built if isinstance(built, tuple) else (built,)
     method = as_method(problem, *built)
     method.check(problem)
@@ -222,7 +187,7 @@ def test_the_command_writes_a_report(result, tmp_path, monkeypatch):
 @pytest.mark.parametrize("count", portfolio.INDUSTRIES)
 def test_real_optima_are_those_of_a_cone_solver(count):
     returns = nx.datasets.industry(count, rows=portfolio.ROWS).values
-    _, value = portfolio.least_on_simplex(nx.problems.mean_deviation(returns, delta=1e-12).exact)
+    value = portfolio.best_portfolio(returns).value
     assert -1e-12 < cone_optimum(returns) - value < 1e-10
 
 

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 import nestax as nx
 from nestax.loop.compiled import TRACES
 from nestax.paper import reproduce_term, tilted
-from nestax.parts.estimator import as_method
-from nestax.run.sweep import Setting
+from nestax.run.prepare import as_method
+from nestax.run.sweep import Point
 from nestax.study.compare import FIRST_TUNING_SEED
 
 FOLDER = os.environ.get("NESTAX_DATA")
@@ -110,7 +110,7 @@ def test_a_learning_rate_is_the_length_of_a_step(name):
     """That of A-TSCGD falls: ten times as much at first."""
     contender = tilted.CONTENDERS[name]
     problem = tilted.Lane(0, tilted.split_rows(*made_up(), 0)).problem()
-    built = contender.build(Setting(lr=0.02, **{contender.knob: contender.values[-1]}))
+    built = contender.build(Point(lr=0.02, **{contender.knob: contender.values[-1]}))
     built = built if isinstance(built, tuple) else (built,)
     method = as_method(problem, *built)
     method.check(problem)

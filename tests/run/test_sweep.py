@@ -4,11 +4,11 @@ import jax
 import numpy as np
 import optax
 import pytest
+from tests.helpers import steps_memory
 
 import nestax as nx
 from nestax.loop import compiled as drive
-from nestax.loop import step as loop
-from nestax.loop.step import Run
+from nestax.run.prepare import prepare
 from nestax.run.sweep import Built
 
 
@@ -43,7 +43,7 @@ def test_every_lane_is_the_run_it_stands_for(problem, build):
     for row in range(2):
         for column, seed in enumerate([3, 8]):
             one = {name: float(values[row]) for name, values in settings.items()}
-            _, method = Built(build, problem)(one)
+            _, method = Built(build)(problem, one)
             alone = nx.minimize(problem, method, steps=40, batch_size=2, seed=seed, record_every=20)
             np.testing.assert_allclose(lanes.w[row, column], alone.w, rtol=1e-9)
             for name in ("value", "exact_value", "grad_norm"):
@@ -105,25 +105,21 @@ def test_temporary_memory_at_420_lanes_is_below_data_and_carries():
     returns = nx.datasets.synthetic_returns(25_105, 30).astype(np.float32)
     problem = nx.problems.mean_deviation(returns)
     settings = nx.grid(beta=[0.1, 0.5, 0.9], lr=[0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0])
-    estimator = nx.SMVR(beta=0.1)
-    plan = drive.make_plan(
-        problem, estimator, batch_size=1, init_batch_size=None, stride=200,
-        columns=("value", "exact_value", "grad_norm"), seeds=20,
-    )  # fmt: skip
-    arrays = {name: jax.numpy.asarray(v) for name, v in settings.items()}
-    keys = jax.vmap(jax.random.key)(np.arange(20))
-    compiled = drive.Compiled(
-        Run(problem, Built(smvr, problem), arrays, keys, jax.numpy.asarray(200), plan)
-    )
-    at = compiled.start()
+    compiled = prepare(
+        problem,
+        nx.Method(nx.SMVR(beta=0.1), optax.sgd(0.1)),
+        key=jax.vmap(jax.random.key)(np.arange(20)),
+        steps=200,
+        samples=None,
+        batch_size=1,
+        init_batch_size=None,
+        record_every=200,
+        columns=("value", "exact_value", "grad_norm"),
+        grid=(Built(smvr), {name: jax.numpy.asarray(v) for name, v in settings.items()}),
+    ).compiled
     size = lambda tree: sum(x.nbytes for x in jax.tree.leaves(tree))
-    memory = (
-        drive._program(loop.advance, compiled.static)
-        .lower(compiled.arrays, compiled._packed(at.carry), jax.numpy.int32(0), 1, 200)
-        .compile()
-        .memory_analysis()
-    )
-    assert memory.temp_size_in_bytes < size(problem.levels[0].source) + size(at.carry)
+    memory = steps_memory(compiled).temp_size_in_bytes
+    assert memory < size(problem.levels[0].source) + size(compiled.start().carry)
 
 
 def test_numbers_inside_levels_can_be_swept(problem):

@@ -9,7 +9,7 @@ import pytest
 from tests.helpers import assert_same, flat, quick_jit, rng_of, simplex_by_sorting
 
 import nestax as nx
-from nestax.parts.estimator import with_schedules
+from nestax.parts.settings import with_schedules
 
 SIZE, STEPS, HORIZON = 5, 8, 20
 STRENGTH = 0.3

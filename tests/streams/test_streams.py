@@ -15,7 +15,6 @@ import pytest
 import nestax as nx
 from nestax.checkpoints.files import Folder
 from nestax.loop import compiled as drive
-from nestax.loop.step import Plan
 from nestax.streams import feed as feeding
 
 ROWS = np.random.default_rng(3).normal(size=(97, 3))
@@ -172,8 +171,8 @@ def test_no_row_is_seen_twice_by_levels_passes_and_restarts(estimator, first, re
     levels = [nx.Level(lambda w, r: r * w, stream, name="a"), nx.Level(lambda u, r: r * u, stream)]
     two = nx.Problem(levels, jnp.ones(()))
     sizes = (2, 3)
-    plan = Plan(sizes, (first, first), 4, (), None, False, "cpu")
-    feed = feeding.Feed(two, estimator, plan, 4, 30)
+    courses = feeding.courses_of(two, estimator, sizes, (first, first))
+    feed = feeding.Feed(two, courses, 4, 4, 30)
     seen = []
     for step in range(20):
         fed = feeding.with_streams(two, feed.sources(step))

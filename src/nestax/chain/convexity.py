@@ -9,7 +9,6 @@ from jax.flatten_util import ravel_pytree
 
 from nestax.chain.problem import Problem
 from nestax.errors import ProblemError, is_traced
-from nestax.streams.stream import Stream
 
 #: Points at which every level is looked at, and draws where there is no population to average over.
 POINTS, DRAWS = 8, 256
@@ -58,15 +57,7 @@ def _points(problem: Problem) -> list[Any]:
 
 
 def _at_points(level: Any, inputs: list[Any]) -> tuple[np.ndarray, np.ndarray]:
-    source = level.source
-    if source is None:
-        batch = None
-    elif source.size:
-        batch = source.population()
-    elif isinstance(source, Stream):
-        batch = source.head(DRAWS)
-    else:
-        batch = source.draw(jax.random.key(0), jnp.asarray(0), DRAWS)
+    batch = level.source and level.source.some(DRAWS)
     structs = level.shape.inputs.structs()
     _, unravel = ravel_pytree(jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), structs))
 

@@ -9,8 +9,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PyTree
 
-from nestax.chain.tracing import Structure
-from nestax.trees import Shapes
+from nestax.chain.tracing import Shapes, Structure
 
 
 class Jacobian(eqx.Module):

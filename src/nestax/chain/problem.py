@@ -1,5 +1,6 @@
 """The chain F = f_K ∘ … ∘ f_1, its feasible set, and everything exact about it."""
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -9,73 +10,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 import nestax.trees as trees
+from nestax.chain.every_block import across_blocks
 from nestax.chain.jacobian import Jacobian, pull_through
 from nestax.chain.level import Level
-from nestax.draws.blocks import Blocks, EveryBlock, mean_over_blocks
-from nestax.errors import ProblemError, check_setting
-from nestax.trees import Shapes, shapes_of
-
-
-class Prox(eqx.Module):
-    """A convex term r(w) with its proximal map; it may be non-smooth.
-
-    Args:
-        value: ``value(w)``, r itself.
-        fn: ``fn(w, scale)``, the x that minimises scale·r(x) + ‖x − w‖²/2.
-    """
-
-    value: Callable[[PyTree], Array]
-    fn: Callable[[PyTree, Any], PyTree]
-
-    @staticmethod
-    def l1(strength: float) -> "Prox":
-        """r(w) = strength·‖w‖₁, whose proximal map shrinks every entry towards zero."""
-        check_setting("strength", strength, "at least 0", lambda s: s >= 0)
-        return Prox(SumOfSizes(jnp.asarray(strength)), Shrink(jnp.asarray(strength)))
-
-
-class SumOfSizes(eqx.Module):
-    strength: Array
-
-    def __call__(self, w: PyTree) -> Array:
-        return self.strength * sum(jnp.sum(jnp.abs(x)) for x in jax.tree.leaves(w))
-
-
-class Shrink(eqx.Module):
-    strength: Array
-
-    def __call__(self, w: PyTree, scale: Any) -> PyTree:
-        by = scale * self.strength
-        return jax.tree.map(lambda x: jnp.sign(x) * jnp.maximum(jnp.abs(x) - by, 0), w)
-
-
-class AcrossBlocks(eqx.Module):
-    """The function of a level for all blocks side by side.
-
-    stacked: whether its input has one entry per block; that of the innermost level is w, for all.
-    outermost: whether its outcome is the average over the blocks.
-    """
-
-    fn: Callable[..., PyTree]
-    stacked: bool = eqx.field(static=True)
-    drawn: bool = eqx.field(static=True)
-    batched: bool = eqx.field(static=True)
-    outermost: bool = eqx.field(static=True)
-
-    def __call__(self, x: PyTree, *rest: Any) -> PyTree:
-        draw = ((1 if self.batched else 0),) if self.drawn else ()
-        axes = (0 if self.stacked else None, *draw, *(None,) * (len(rest) - len(draw)))
-        each = jax.vmap(self.fn, in_axes=axes)(x, *rest)
-        return jax.tree.map(lambda y: jnp.mean(y, 0), each) if self.outermost else each
-
-
-class OntoEach(eqx.Module):
-    """The projection of a level for all blocks side by side."""
-
-    onto: Callable[[PyTree], PyTree]
-
-    def __call__(self, value: PyTree) -> PyTree:
-        return jax.vmap(self.onto)(value)
+from nestax.chain.prox import Prox
+from nestax.chain.tracing import Shapes, shapes_of
+from nestax.draws.blocks import Blocks, mean_over_blocks
+from nestax.errors import ProblemError
 
 
 class Problem(eqx.Module):
@@ -105,7 +46,7 @@ class Problem(eqx.Module):
     w0: PyTree
     feasible: Callable[[PyTree], PyTree] | None
     linear_oracle: Callable[[PyTree], PyTree] | None
-    prox: "Prox | None"
+    prox: Prox | None
     penalty: Callable[[PyTree], Array] | None
     exact: Callable[[PyTree], Array] | None
     optimum: Array | None
@@ -118,7 +59,7 @@ class Problem(eqx.Module):
         *,
         project: Callable[[PyTree], PyTree] | None = None,
         linear_oracle: Callable[[PyTree], PyTree] | None = None,
-        prox: "Prox | None" = None,
+        prox: Prox | None = None,
         penalty: Callable[[PyTree], Array] | None = None,
         exact: Callable[[PyTree], Array] | None = None,
         optimum: float | Array | None = None,
@@ -155,6 +96,12 @@ class Problem(eqx.Module):
         self.optimum = None if optimum is None else jnp.asarray(optimum, dtype)
         self.metrics = dict(metrics or {})
 
+    def replace(self, **changes: Any) -> "Problem":
+        """A copy with some of the constructor's arguments changed; everything is checked again."""
+        same = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        same["project"] = same.pop("feasible")
+        return Problem(**(same | changes))
+
     # What the chain looks like
 
     @property
@@ -188,20 +135,7 @@ class Problem(eqx.Module):
         them: what methods that know no blocks run on, at M samples a draw."""
         if self.blocks is None:
             return self
-        levels, stacked = [], False
-        for level in self.levels:
-            drawn, last = not level.deterministic, level is self.levels[-1]
-            across = stacked or drawn
-            fn = AcrossBlocks(level.fn, stacked, drawn, level.batched, last) if across else level.fn
-            onto = OntoEach(level.onto) if level.onto and across and not last else level.onto
-            source: Any = level.source
-            data = EveryBlock(source) if drawn else None
-            levels.append(level.replace(fn=fn, data=data, project=onto, structure=None))
-            stacked = across
-        return Problem(
-            levels, self.w0, project=self.feasible, linear_oracle=self.linear_oracle, prox=self.prox,
-            penalty=self.penalty, exact=self.exact, optimum=self.optimum, metrics=self.metrics,
-        )  # fmt: skip
+        return self.replace(levels=across_blocks(self.levels))
 
     def _with_sources(self, change: Callable[[Any], Any]) -> "Problem":
         swap = lambda level: level if level.source is None else level.replace(data=change(level.source))
@@ -254,10 +188,7 @@ class Problem(eqx.Module):
 
         # Closed form and optimum belong to the old data.
         changed = self._with_levels(data, swap)
-        return Problem(
-            changed.levels, self.w0, project=self.feasible, linear_oracle=self.linear_oracle,
-            prox=self.prox, penalty=self.penalty, metrics=self.metrics,
-        )  # fmt: skip
+        return changed.replace(exact=None, optimum=None)
 
     def _with_levels(self, changes: dict[str, Any], change: Any) -> "Problem":
         unknown = set(changes) - {level.name for level in self.levels}

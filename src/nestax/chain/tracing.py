@@ -1,17 +1,72 @@
-"""What a level function does with its input, read off its trace.
+"""What is read off a trace: shapes, what depends on what, and functions as data.
 
 A level often hands some of its input on unchanged, (r·x, x), and some outputs do not see some
 inputs at all. Both are plain in the function's jaxpr. Knowing them lets a Jacobian keep a number
-for an identity block and nothing for a zero block, which is most of the cost of a dense method.
+for an identity and nothing for a zero, which is most of the cost of a dense method.
+
+A function of Python cannot be compared with another one: it may read globals, attributes, files. Its
+jaxpr can. So where it matters whether two functions do the same, they are traced first.
 """
 
-from collections.abc import Callable
+import functools
+import itertools
+import math
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
-from jaxtyping import PyTree
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, Var, jaxpr_as_fun
+from jaxtyping import Array, PyTree
 
-from nestax.trees import Shapes, shapes_of
+#: Primitives that only call the function they hold.
+CALLS = ("jit", "pjit")
+
+
+class Shapes(NamedTuple):
+    """The structure, shapes and dtypes of a tree of arrays: hashable, so it can be static."""
+
+    treedef: Any
+    leaves: tuple[tuple[tuple[int, ...], Any], ...]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(math.prod(shape) for shape, _ in self.leaves)
+
+    @property
+    def size(self) -> int:
+        return sum(self.sizes)
+
+    def structs(self) -> PyTree:
+        """The tree of ``jax.ShapeDtypeStruct`` that this describes."""
+        return self.treedef.unflatten([jax.ShapeDtypeStruct(s, d) for s, d in self.leaves])
+
+    def __str__(self) -> str:
+        def one(leaf: tuple[tuple[int, ...], Any]) -> str:
+            shape, dtype = leaf
+            return f"{dtype}[{','.join(map(str, shape))}]"
+
+        words = [Words(one(leaf)) for leaf in self.leaves]
+        return str(self.treedef.unflatten(words)).replace("'", "")
+
+
+class Words(str):
+    """A string whose ``repr`` has no quotes, so that trees of shapes print cleanly."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def shapes_of(tree: PyTree) -> Shapes:
+    leaves, treedef = jax.tree.flatten(tree)
+    # Typed keys have a dtype that cannot be made from its name.
+    name = lambda d: d if jnp.issubdtype(d, jax.dtypes.extended) else str(d)
+    return Shapes(treedef, tuple((tuple(x.shape), name(x.dtype)) for x in leaves))
+
+
+# What depends on what
 
 
 class Structure(NamedTuple):
@@ -29,23 +84,12 @@ class Structure(NamedTuple):
     noisy: tuple[bool, ...]
 
 
-class Origin(NamedTuple):
-    """Where a value inside a jaxpr comes from."""
-
-    arguments: frozenset[int]
-    copy_of: int | None
-
-
-_NOWHERE = Origin(frozenset(), None)
-
-
 def analyse(fn: Callable[..., PyTree], x: PyTree, *rest: PyTree) -> Structure:
     """The structure of ``fn(x, *rest)``; the arguments are trees of shapes."""
     jaxpr, out = jax.make_jaxpr(fn, return_shape=True)(x, *rest)
     inputs = shapes_of(x)
-    arguments = [Origin(frozenset([k]), k) for k in range(len(jaxpr.in_avals))]
-    origins = _trace_origins(jaxpr.jaxpr, arguments)
     width = len(inputs.leaves)
+    origins = origins_of(jaxpr.jaxpr)
     return Structure(
         inputs=inputs,
         outputs=shapes_of(out),
@@ -57,19 +101,198 @@ def analyse(fn: Callable[..., PyTree], x: PyTree, *rest: PyTree) -> Structure:
     )
 
 
-def _trace_origins(jaxpr: Any, arguments: list[Origin]) -> list[Origin]:
+class Origin(NamedTuple):
+    """Where a value inside a jaxpr comes from: arguments by number, and which one it is untouched."""
+
+    arguments: frozenset[int]
+    copy_of: int | None
+
+
+_NOWHERE = Origin(frozenset(), None)
+
+
+def origins_of(jaxpr: Jaxpr, arguments: Sequence[Origin] | None = None) -> list[Origin]:
     """Follows every output of a jaxpr back to the arguments; unknown primitives mix everything."""
-    known: dict[Any, Origin] = dict(zip(jaxpr.invars, arguments, strict=True))
+    if arguments is None:
+        arguments = [Origin(frozenset([k]), k) for k in range(len(jaxpr.invars))]
+    known: dict[Var, Origin] = dict(zip(jaxpr.invars, arguments, strict=True))
 
     def origin(atom: Any) -> Origin:
-        return _NOWHERE if hasattr(atom, "val") else known.get(atom, _NOWHERE)
+        return _NOWHERE if isinstance(atom, Literal) else known.get(atom, _NOWHERE)
 
     for eqn in jaxpr.eqns:
         sources = [origin(atom) for atom in eqn.invars]
-        if eqn.primitive.name in ("jit", "pjit"):
-            results = _trace_origins(eqn.params["jaxpr"].jaxpr, sources)
+        if eqn.primitive.name in CALLS:
+            results = origins_of(eqn.params["jaxpr"].jaxpr, sources)
         else:
             mixed = frozenset().union(*(s.arguments for s in sources))
             results = [Origin(mixed, None)] * len(eqn.outvars)
         known.update(zip(eqn.outvars, results, strict=True))
     return [origin(atom) for atom in jaxpr.outvars]
+
+
+# Functions as data
+
+
+class Program:
+    """A jaxpr, and how its results form a tree: equal to every other that computes the same."""
+
+    def __init__(self, jaxpr: Jaxpr, results: Any):
+        self.jaxpr = jaxpr
+        self.results = results
+        self.key = (results, signature(jaxpr))
+        self.hash = hash(self.key)
+
+    def __hash__(self) -> int:
+        return self.hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (
+            isinstance(other, Program) and self.hash == other.hash and self.key == other.key
+        )
+
+
+class Traced(eqx.Module):
+    """A function as data: its structure is what it computes, its leaves are what it has closed over.
+
+    program: the jaxpr; two functions that do the same have equal ones, whatever made them.
+    constants: the arrays that the function has closed over, as they were when it was traced; after them
+        the numbers in it, where they were lifted out of it.
+    """
+
+    program: Program = eqx.field(static=True)
+    constants: list[Array]
+
+    def __call__(self, *args: PyTree, **named: PyTree) -> PyTree:
+        run = jaxpr_as_fun(ClosedJaxpr(self.program.jaxpr, self.constants))
+        return self.program.results.unflatten(run(*jax.tree.leaves((args, named))))
+
+
+def trace(
+    fn: Callable[..., PyTree],
+    *args: PyTree,
+    lift: bool = False,
+    shared: dict[Any, Any] | None = None,
+    **named: PyTree,
+) -> Traced:
+    """``fn`` as data, for arguments of the given shapes.
+
+    Args:
+        lift: turn the numbers that stand in ``fn`` into leaves as well, so that functions which differ
+            in numbers alone are one program. It is not for what runs billions of times: a compiler
+            makes use of numbers that it knows.
+        shared: constants that other functions have closed over; an array that is among them is used
+            again, others are added.
+    """
+    closed, out = jax.make_jaxpr(fn, return_shape=True)(*args, **named)
+    shared = {} if shared is None else shared
+    # The constant itself is kept beside its copy, so that its address is not used again meanwhile.
+    constants = [shared.setdefault(_address(c), (jnp.asarray(c), c))[0] for c in closed.consts]
+    jaxpr, numbers = _lifted(closed.jaxpr) if lift else (closed.jaxpr, [])
+    return Traced(Program(jaxpr, jax.tree.structure(out)), constants + numbers)
+
+
+def compute(fn: Callable[..., PyTree], *args: PyTree) -> PyTree:
+    """``fn(*args)``, compiled; the program is found again by what it computes.
+
+    ``jax.jit`` would find it by the function, whatever the globals that it reads have become.
+    """
+    arrays, static = eqx.partition(args, eqx.is_array)
+    traced = trace(lambda arrays: fn(*eqx.combine(arrays, static)), arrays)
+    leaves, structure = jax.tree.flatten(traced)
+    return _compiled(structure)(leaves, arrays)
+
+
+@functools.lru_cache(maxsize=64)
+def _compiled(structure: Any) -> Callable[..., PyTree]:
+    return jax.jit(lambda leaves, arrays: structure.unflatten(leaves)(arrays))
+
+
+def _address(constant: Any) -> Hashable:
+    """Where the content of an array lies."""
+    if isinstance(constant, jax.Array):
+        return id(constant)
+    host = np.asarray(constant)
+    return (host.__array_interface__["data"][0], host.shape, host.strides, str(host.dtype))
+
+
+def _lifted(jaxpr: Jaxpr) -> tuple[Jaxpr, list[Array]]:
+    """A jaxpr that has constants in place of its numbers, and these numbers."""
+    atoms = [*(atom for eqn in jaxpr.eqns for atom in eqn.invars), *jaxpr.outvars]
+    literals: list[Any] = [atom for atom in atoms if _is_number(atom)]
+    numbers = [jnp.asarray(x.val, x.aval.dtype) for x in literals]
+    fresh = jax.make_jaxpr(lambda *numbers: numbers)(*numbers).jaxpr.invars
+    new = iter(fresh)
+    changed = lambda atoms: [next(new) if _is_number(atom) else atom for atom in atoms]
+    eqns = [eqn.replace(invars=changed(eqn.invars)) for eqn in jaxpr.eqns]
+    outvars = changed(jaxpr.outvars)
+    return jaxpr.replace(constvars=[*jaxpr.constvars, *fresh], eqns=eqns, outvars=outvars), numbers
+
+
+def _is_number(atom: Any) -> bool:
+    kind: Any = atom.aval
+    return isinstance(atom, Literal) and kind.shape == () and kind.dtype.kind in "fiu"
+
+
+def signature(jaxpr: Jaxpr) -> Hashable:
+    """A key of what a jaxpr computes, in which variables have no names."""
+    places: dict[Any, int] = {}
+    counter = itertools.count()
+
+    def bind(variables: Sequence[Any]) -> Hashable:
+        places.update(zip(variables, counter))  # noqa: B905 (the counter has no end)
+        return tuple((v.aval.shape, str(v.aval.dtype)) for v in variables)
+
+    def read(atom: Any) -> Hashable:
+        if isinstance(atom, Literal):
+            return (str(atom.aval), np.asarray(atom.val).tobytes())
+        return places[atom]
+
+    parts: list[Hashable] = [bind(jaxpr.constvars), bind(jaxpr.invars)]
+    for eqn in jaxpr.eqns:
+        # The rules of derivatives that a function has of its own are functions of Python; what is traced
+        # here is not differentiated any more.
+        custom = eqn.primitive.name.startswith("custom_")
+        params = tuple(
+            (key, _parameter(value))
+            for key, value in sorted(eqn.params.items())
+            if not (custom and callable(value) and not isinstance(value, ClosedJaxpr))
+        )
+        parts.append((eqn.primitive.name, params, *map(read, eqn.invars)))
+        parts.append(bind(eqn.outvars))
+    parts.append(tuple(map(read, jaxpr.outvars)))
+    return tuple(parts)
+
+
+class Itself:
+    """A key by identity, which keeps the thing alive so that its address is not used again."""
+
+    def __init__(self, thing: Any):
+        self.thing = thing
+
+    def __hash__(self) -> int:
+        return id(self.thing)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Itself) and self.thing is other.thing
+
+
+def _parameter(value: Any) -> Hashable:
+    """A key of a parameter of an equation."""
+    if isinstance(value, ClosedJaxpr):
+        return (signature(value.jaxpr), *map(_parameter, value.consts))
+    if isinstance(value, Jaxpr):
+        return signature(value)
+    if isinstance(value, tuple | list):
+        return (type(value), *map(_parameter, value))
+    if isinstance(value, dict):
+        return tuple((key, _parameter(part)) for key, part in sorted(value.items()))
+    if isinstance(value, np.ndarray | jax.Array):
+        return (value.shape, str(value.dtype), np.asarray(value).tobytes())
+    if callable(value):
+        return Itself(value)
+    try:
+        hash(value)
+    except TypeError:
+        return Itself(value)
+    return (type(value), value)

@@ -7,20 +7,20 @@ are no part of it. The number of steps counts only where it enters a schedule.
 
 import functools
 import hashlib
+import re
 from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import Literal
 
-from nestax.loop import step as loop
+from nestax.chain.tracing import Shapes, origins_of, shapes_of
 from nestax.loop.compiled import Compiled
-from nestax.loop.same_program import Static
-from nestax.loop.step import Run
+from nestax.loop.lanes import in_short
+from nestax.loop.step import Lane
 from nestax.streams.stream import Stream
-from nestax.trees import Shapes, as_host, shapes_of
+from nestax.trees import as_host
 
 #: Arrays of up to so many entries are written out, larger ones hashed.
 SHOWN_ENTRIES = 4
@@ -42,51 +42,42 @@ def fingerprint(compiled: Compiled, steps: int, facts: dict[str, Any]) -> Finger
         steps: the number of steps, which counts where the horizon enters the program.
         facts: parts that only the caller knows.
     """
-    run = compiled.run
-    arrays = eqx.tree_at(lambda r: r.horizon, compiled.arrays, None)
-    text, enters = _program(compiled.static, shapes_of((run.horizon, arrays)))
+    lane, plan = compiled.lane, compiled.lane.plan
+    lanes = eqx.tree_at(lambda lanes: lanes.arrays.horizon, compiled.all, None)
+    text, enters = _program(jax.tree.structure(lanes), shapes_of((lane.horizon, jax.tree.leaves(lanes))))
     parts = dict(facts)
     if enters:
         parts["steps"] = steps
-    for level, size, first in zip(run.problem.levels, run.plan.sizes, run.plan.first_sizes, strict=True):
+    for level, size, first in zip(lane.problem.levels, plan.sizes, plan.first_sizes, strict=True):
         parts[f"shape of level {level.name!r}"] = str(level.shape.outputs)
         if not level.deterministic:
             parts[f"batch_size of level {level.name!r}"] = size
             parts[f"init_batch_size of level {level.name!r}"] = first
         if isinstance(level.source, Stream):
             parts[f"stream of level {level.name!r}"] = level.source.reader.about
-    parts["columns"] = list(run.plan.columns)
+    parts["columns"] = list(plan.columns)
     # The rows that a stream happens to have at hand say nothing.
     is_stream = lambda x: isinstance(x, Stream)
-    lasting = jax.tree.map(lambda x: None if is_stream(x) else x, arrays, is_leaf=is_stream)
+    lasting = jax.tree.map(lambda x: None if is_stream(x) else x, lanes, is_leaf=is_stream)
     for name, words in _arrays(lasting).items():
-        parts[_plainly(name, run)] = words
+        parts[_plainly(name, lane)] = words
     parts["program"] = hashlib.sha256(text.encode()).hexdigest()
     return Fingerprint(parts, text)
 
 
 @functools.lru_cache(maxsize=8)
-def _program(static: Static, shapes: Shapes) -> tuple[str, bool]:
+def _program(structure: Any, shapes: Shapes) -> tuple[str, bool]:
     """The text of a program, and whether the horizon enters it; equal runs share it."""
 
-    def program(horizon: Any, arrays: Any, step: Any) -> Any:
-        whole = eqx.tree_at(lambda r: r.horizon, arrays, horizon, is_leaf=lambda x: x is None)
-        return loop.in_short(eqx.combine(static.tree, whole), step)
+    def program(horizon: Any, leaves: Any, step: Any) -> Any:
+        lanes = structure.unflatten(leaves)
+        whole = eqx.tree_at(lambda x: x.arrays.horizon, lanes, horizon, is_leaf=lambda x: x is None)
+        return in_short(whole, step)
 
-    traced = jax.jit(program).trace(*shapes.structs(), jnp.asarray(1))
+    traced = jax.jit(program).trace(*shapes.structs(), jnp.asarray(1, jnp.int32))
     # For one platform, so that the text does not depend on where the run began.
     text = traced.lower(lowering_platforms=("cpu",)).as_text()
-    return text, _enters(traced.jaxpr.jaxpr)
-
-
-def _enters(jaxpr: Any) -> bool:
-    """Whether the first argument reaches a result; calls of further functions count as a whole."""
-    variables = lambda atoms: [v for v in atoms if not isinstance(v, Literal)]
-    needed = set(variables(jaxpr.outvars))
-    for equation in reversed(jaxpr.eqns):
-        if needed.intersection(equation.outvars):
-            needed.update(variables(equation.invars))
-    return jaxpr.invars[0] in needed
+    return text, any(0 in origin.arguments for origin in origins_of(traced.jaxpr.jaxpr))
 
 
 def _arrays(arrays: Any) -> dict[str, str]:
@@ -99,13 +90,24 @@ def _arrays(arrays: Any) -> dict[str, str]:
     return out
 
 
-def _plainly(path: str, run: Run) -> str:
-    """The name of an array as a user would say it: what it is of a level or of the method."""
-    for i, level in enumerate(run.problem.levels):
+#: Arrays that are no setting: numbers of an optimiser or a schedule, and what functions close over.
+NUMBER = re.compile(r"^(.*?)\.?(?:optimizer\.\w+|fn)\.constants\[(\d+)\]$")
+CONSTANT = re.compile(r"^\.pieces\.(\w+)\.constants\[(\d+)\]$")
+
+
+def _plainly(path: str, lane: Lane) -> str:
+    """The name of an array as a user would say it: what it is of a level, of the method, or inside."""
+    closed_over = CONSTANT.match(path)
+    if closed_over:
+        return f"array {int(closed_over[2]) + 1} that functions have closed over ({closed_over[1]})"
+    path = path.removeprefix(".arrays")
+    for i, level in enumerate(lane.problem.levels):
         before, here, part = path.rpartition(f".problem.levels[{i}].")
         if here:
             return f"{part.removeprefix('source.')} of level {level.name!r}{before}"
-    return path.removeprefix(".build.method.").removeprefix(".")
+    path = path.removeprefix(".build.method.").removeprefix(".")
+    inside = NUMBER.match(path)
+    return path if inside is None else f"number {int(inside[2]) + 1} inside {inside[1]}"
 
 
 def described(x: Any) -> str:

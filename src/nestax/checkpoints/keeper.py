@@ -4,8 +4,6 @@ import contextlib
 import functools
 import hashlib
 import importlib.metadata
-import signal
-import threading
 import time
 import warnings
 import zlib
@@ -21,12 +19,12 @@ from nestax.checkpoints.fingerprint import differences, fingerprint, shortly
 from nestax.errors import ProblemError, SettingError, check_setting
 from nestax.loop.compiled import At, Compiled
 from nestax.loop.cost import Cost
-from nestax.run.result import Status
+from nestax.loop.status import Status
 from nestax.trees import as_host, from_host
 from nestax.version import __version__
 
 #: The version of what a checkpoint holds.
-FORMAT = 1
+FORMAT = 2
 #: The compiled program as text, to show what has changed; nothing depends on it.
 PROGRAM, MOST_PROGRAM = "program.z", 2**28
 PACKAGES = ("jax", "jaxlib", "numpy", "optax", "equinox")
@@ -37,36 +35,36 @@ class Saved(NamedTuple):
     """A run as it was found.
 
     rows: its records.
+    finite: of every lane, whether all of them are.
     status, message: how it ended; the status is None if it had not.
-    flagged: what else was saved with it, one truth value a lane.
     """
 
     at: At
     rows: list[dict[str, Any]]
+    finite: np.ndarray
     status: Status | None
     message: str
-    flagged: dict[str, np.ndarray]
 
 
 class Keeper:
     """Is called between chunks: saves the run if it is time, and tells whether it must stop.
 
     Args:
-        checkpoint: the folder of the run; None saves nothing.
+        checkpoint: the folder of the run.
         every: seconds between checkpoints.
         resume: go on with the run in the folder, if there is one.
     """
 
     def __init__(self, checkpoint: str | Path | None, every: float, resume: bool):
         check_setting("checkpoint_every", every, "at least 0 seconds", lambda s: s >= 0)
-        self.every, self.asked, self.failed = every, False, False
-        self.folder = None if checkpoint is None else Folder(checkpoint)
+        if checkpoint is None:
+            raise SettingError("resume=True needs the folder of the run: pass checkpoint= as well.")
+        self.every = every
+        self.failed = False
+        self.folder = Folder(checkpoint)
         #: What lies on the disk: so many records, the state of this step, with this status.
         self.written, self.saved = 0, (None, None)
-        if self.folder is None:
-            if resume:
-                raise SettingError("resume=True needs the folder of the run: pass checkpoint= as well.")
-        elif self.folder.checkpoints() and not resume:
+        if self.folder.checkpoints() and not resume:
             raise SettingError(
                 f"{checkpoint} holds a run already: go on with it by resume=True, or choose another "
                 "folder."
@@ -74,43 +72,22 @@ class Keeper:
 
     @contextlib.contextmanager
     def at_work(self) -> Iterator[None]:
-        """Holds the folder. Ctrl-C and SIGTERM let the chunk finish; a second Ctrl-C stops at once.
-
-        Signals reach the main thread alone, and handlers of the user's own stay in place.
-        """
-        usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
-        main = threading.current_thread() is threading.main_thread()
-        ours = {n: old for n, old in usual.items() if main and signal.getsignal(n) == old}
-        lock = self._hold()
-        for number in ours:
-            signal.signal(number, self._ask)
+        """Holds the folder."""
+        try:
+            self.folder.path.mkdir(parents=True, exist_ok=True)
+            lock = self.folder.files.lock(self.folder.path)
+        except OSError as error:
+            raise self._refused(error) from None
         try:
             self.began = time.perf_counter()
             yield
         finally:
-            for number, old in ours.items():
-                signal.signal(number, old)
-            if self.folder is not None and lock is not None:
+            if lock is not None:
                 self.folder.files.unlock(lock)
 
-    def _hold(self) -> int | None:
-        if self.folder is None:
-            return None
-        try:
-            self.folder.path.mkdir(parents=True, exist_ok=True)
-            return self.folder.files.lock(self.folder.path)
-        except OSError as error:
-            raise self._refused(error) from None
-
     def _refused(self, error: OSError) -> SettingError:
-        assert self.folder is not None
         what = error.strerror or error
         return SettingError(f"cannot keep a run in {self.folder.path}: {what}; choose another folder.")
-
-    def _ask(self, number: int, frame: Any) -> None:
-        if self.asked and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        self.asked = True
 
     # Finding a run again
 
@@ -121,24 +98,20 @@ class Keeper:
         stride: int,
         total: int,
         facts: dict[str, Any],
-        flags: tuple[str, ...] = (),
     ) -> Saved | None:
         """The run in the folder, if there is one and it is this one.
 
         Args:
             begin, stride, total: the step it began at, steps between records, the last step.
             facts: parts of its fingerprint that only the caller knows.
-            flags: names of what else is saved with it, one truth value a lane.
         """
-        if self.folder is None:
-            return None
         self.compiled, self.fingerprint = compiled, fingerprint(compiled, total, facts)
         found = self.folder.load()
         if found is None:
             self._write_program()
             return None
         self._compare(found.about)
-        saved = self._restore(found, flags)
+        saved = self._restore(found)
         if saved.at.step > total:
             raise SettingError(
                 f"the run in {self.folder.path} has made {saved.at.step:,} steps already: ask for at "
@@ -151,7 +124,6 @@ class Keeper:
 
     def _compare(self, about: dict[str, Any]) -> None:
         """Refuses the run of another problem, method or setting, and says what differs."""
-        assert self.folder is not None
         folder, then = self.folder.path, about.get("fingerprint")
         if about.get("format") != FORMAT or not isinstance(then, dict):
             raise SettingError(f"{folder} was written by another version of nestax: use that version.")
@@ -172,15 +144,14 @@ class Keeper:
                 stacklevel=4,
             )
 
-    def _restore(self, found: Checkpoint, flags: tuple[str, ...]) -> Saved:
-        assert self.folder is not None
+    def _restore(self, found: Checkpoint) -> Saved:
         about, carried, lanes = found.about, self.compiled.carried(), self.compiled.lanes
         try:
             step, status = about["step"], about["status"]
             arrays = {
                 name: from_host(found.tensors[name], about["kinds"].get(name, "")) for name in carried
             }
-            flagged = {name: found.tensors[name] for name in flags}
+            finite = found.tensors["finite"]
             told = about["columns"].items()
             rows = as_rows({name: from_host(found.records[name], kind) for name, kind in told})
             fits = (
@@ -188,13 +159,16 @@ class Keeper:
                 and step >= 0
                 and isinstance(about["message"], str)
                 and all((x.shape, str(x.dtype)) == carried[name] for name, x in arrays.items())
-                and all((x.shape, x.dtype) == (lanes, bool) for x in flagged.values())
+                and (finite.shape, finite.dtype) == (lanes, bool)
                 and {"step", *Cost._fields} <= set(rows[-1])
             )
             saved = Saved(
-                At(self.compiled.given(arrays), step), rows,
-                None if status is None else Status[status], about["message"], flagged,
-            )  # fmt: skip
+                At(self.compiled.given(arrays), step),
+                rows,
+                finite,
+                None if status is None else Status[status],
+                about["message"],
+            )
             if fits and self.compiled.feed is not None:
                 self.compiled.feed.go_to(step, about["stream"])
         except ProblemError:  # what a stream says of its place
@@ -207,45 +181,51 @@ class Keeper:
 
     # Between chunks
 
-    def visit(self, at: At, rows: list[dict[str, Any]], **flags: np.ndarray) -> str | None:
+    def visit(self, at: At, rows: list[dict[str, Any]], finite: np.ndarray) -> str | None:
         """Saves if it is time; a sentence if the run must stop here."""
-        if self.asked:
-            return Status.INTERRUPTED.value
-        if self.folder is None or time.perf_counter() - self.began < self.every:
+        if time.perf_counter() - self.began < self.every:
             return None
-        trouble = self._save(at, rows, None, "", flags)
+        trouble = self._save(at, rows, finite, None, "")
         self.began = time.perf_counter()
         return trouble and f"The run was stopped. {trouble}"
 
     def close(
-        self, at: At, rows: list[dict[str, Any]], status: Status, message: str, **flags: np.ndarray
+        self, at: At, rows: list[dict[str, Any]], finite: np.ndarray, status: Status, message: str
     ) -> str:
         """The last checkpoint of this call; returns the message, and what went wrong while saving."""
-        if self.folder is None or self.failed or self.saved == (at.step, status):
+        if self.failed or self.saved == (at.step, status):
             return message
-        trouble = self._save(at, rows, status, message, flags)
+        trouble = self._save(at, rows, finite, status, message)
         if trouble is None:
             return message
         warnings.warn(trouble, stacklevel=4)
         return f"{message} {trouble}"
 
     def _save(
-        self, at: At, rows: list[dict[str, Any]], status: Status | None, message: str, flags: Any
+        self,
+        at: At,
+        rows: list[dict[str, Any]],
+        finite: np.ndarray,
+        status: Status | None,
+        message: str,
     ) -> str | None:
         """Writes everything down; a sentence if that was not possible."""
-        assert self.folder is not None
-        arrays = self.compiled.taken(at.carry) | {"key": self.compiled.run.key}
         feed = self.compiled.feed
-        host = {name: as_host(x) for name, x in arrays.items()}
+        host = {name: as_host(x) for name, x in self.compiled.taken(at.carry).items()}
+        host["key"] = as_host(self.compiled.all.key)
         columns = {name: as_host(column) for name, column in as_columns(rows[-1:]).items()}
         about = {
-            "format": FORMAT, "step": at.step, "status": status and status.name, "message": message,
+            "format": FORMAT,
+            "step": at.step,
+            "status": status and status.name,
+            "message": message,
             "kinds": {name: kind for name, (_, kind) in host.items() if kind},
             "columns": {name: kind for name, (_, kind) in columns.items()},
             "stream": feed and feed.place(at.step),
-            "fingerprint": self.fingerprint.parts, "made with": made_with(),
-        }  # fmt: skip
-        tensors = {name: x for name, (x, _) in host.items()} | flags
+            "fingerprint": self.fingerprint.parts,
+            "made with": made_with(),
+        }
+        tensors = {name: x for name, (x, _) in host.items()} | {"finite": finite}
         new = as_columns(rows[self.written :])
         try:
             self.folder.save(tensors, about, {name: as_host(x)[0] for name, x in new.items()})
@@ -260,7 +240,6 @@ class Keeper:
     # The text of the program
 
     def _write_program(self) -> None:
-        assert self.folder is not None
         packed = zlib.compress(self.fingerprint.program.encode())
         try:
             self.folder.write(self.folder.path / PROGRAM, [packed])
@@ -269,7 +248,6 @@ class Keeper:
 
     def _program(self, then: dict[str, Any]) -> str | None:
         """The text of the program that the fingerprint ``then`` belongs to, if it is still there."""
-        assert self.folder is not None
         try:
             packed = self.folder.files.read(self.folder.path / PROGRAM)
             text = zlib.decompressobj().decompress(packed, MOST_PROGRAM)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-import nestax as nx
+import nestax.datasets as datasets
 from nestax.cli.shell import Outcome, note
 from nestax.datasets import Examples
 from nestax.errors import ProblemError, SettingError
@@ -93,7 +93,7 @@ def load(
     """Rows to fit, and rows to look at: of another file, or a share of every class of the first."""
     if test is not None and held_out is not None:
         raise SettingError("--held-out is for a single file: leave out one of --test and --held-out.")
-    rows = nx.datasets.read_examples(train, target, groups=groups)
+    rows = datasets.read_examples(train, target, groups=groups)
     names = np.unique(rows.y)
     if len(names) < 2:
         raise ProblemError(
@@ -101,7 +101,7 @@ def load(
         )
     if test is None:
         return _split(train, target, rows, 0.3 if held_out is None else held_out, seed)
-    new = nx.datasets.read_examples(test, target, groups=groups, features=rows.features)
+    new = datasets.read_examples(test, target, groups=groups, features=rows.features)
     unknown = np.flatnonzero(~np.isin(new.y, names))
     if len(unknown):
         k = unknown[0]
@@ -135,7 +135,9 @@ def _split(
 
 def fit_all(rows: Examples, **settings: Any) -> dict[str, Any]:
     """The tilted classifier, and logistic regression without and with class weights."""
-    tilted = nx.sklearn.TiltedClassifier(**settings)  # first, for it says what to install
+    from nestax.sklearn import TiltedClassifier  # first, for it says what to install
+
+    tilted = TiltedClassifier(**settings)
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler

@@ -5,12 +5,11 @@ from typing import Any
 
 import numpy as np
 
-import nestax as nx
-from nestax.cli.portfolio import MULTIPLES, ROUNDING, in_words, load, prepare
+from nestax.cli.portfolio import MULTIPLES, ROUNDING, in_words, load, longest_step, prepare
 from nestax.cli.shell import Outcome, note
 from nestax.estimators.registry import find
-from nestax.problems.portfolio.optimum import inverse_curvature
-from nestax.study.compare import Comparison
+from nestax.run.sweep import grid
+from nestax.study.compare import Comparison, compare
 from nestax.table import Table
 
 
@@ -29,14 +28,20 @@ def compare_methods(
     """Every method at the best of the same learning rates, with as many samples as the others."""
     names = [find(name.strip()).__name__ for name in methods.split(",") if name.strip()]
     table = load(data, unit, prices)
-    problem, reference = prepare(table, risk)
-    scale = inverse_curvature(problem, table.values, reference.w, batch_size)
+    problem, exact, reference = prepare(table, risk)
+    scale = longest_step(exact, reference, batch_size)
     rates = [float(f"{scale * multiple:.2g}") for multiple in MULTIPLES]
     note(f"Trying {len(rates)} learning rates from {rates[0]:g} to {rates[-1]:g}.")
-    result = nx.compare(
-        problem, names, samples=samples, tune=nx.grid(lr=rates), seeds=seeds, tune_seeds=tune_seeds,
-        batch_size=batch_size, **keeping,
-    )  # fmt: skip
+    result = compare(
+        problem,
+        names,
+        samples=samples,
+        tune=grid(lr=rates),
+        seeds=seeds,
+        tune_seeds=tune_seeds,
+        batch_size=batch_size,
+        **keeping,
+    )
     return describe(
         result,
         title=f"Methods on a portfolio of {len(table.assets)} assets",
@@ -46,7 +51,7 @@ def compare_methods(
         ),
         optimum=reference.value,
         found={"learning rates tried": rates},
-    )  # fmt: skip
+    )
 
 
 def describe(

@@ -5,7 +5,7 @@ from typing import Any
 
 import typer
 
-import nestax as nx
+import nestax.datasets as datasets
 from nestax.table import Table
 
 #: What fits on a screen; ``--json`` prints everything.
@@ -13,7 +13,7 @@ SHORT = ("name", "rows", "columns", "local copy", "terms")
 
 
 def list_data(as_json: bool) -> None:
-    everything: Any = nx.datasets.available()
+    everything: Any = datasets.available()
     if as_json:
         rows = [dict(zip(everything.columns, row, strict=True)) for row in everything.rows]
         typer.echo(json.dumps(rows, ensure_ascii=False))
@@ -23,5 +23,5 @@ def list_data(as_json: bool) -> None:
 
 
 def fetch_data(name: str) -> None:
-    for path in nx.datasets.fetch(name):
+    for path in datasets.fetch(name):
         typer.echo(path)

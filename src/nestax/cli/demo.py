@@ -1,10 +1,10 @@
 """``nestax demo``: what memory and snapshots are good for, on made-up returns, in under a minute."""
 
-import nestax as nx
 from nestax.cli.compare import describe
 from nestax.cli.portfolio import load, prepare
 from nestax.cli.shell import Outcome
-from nestax.study.compare import Comparison
+from nestax.run.sweep import grid
+from nestax.study.compare import Comparison, compare
 from nestax.table import Table
 
 SAMPLES, BATCH_SIZE, RISK = 200_000, 4, 0.2
@@ -15,15 +15,20 @@ RATES = {"Plain": 0.00066, "NLASG": 0.21, "SMVR": 0.0066, "SnapshotSMVR": 0.066}
 def run_demo(seeds: int) -> Outcome:
     """Plain mini-batches, two methods with memory, and one with passes over all rows."""
     table = load("synthetic", None, False)
-    problem, reference = prepare(table, RISK)
+    problem, _, reference = prepare(table, RISK)
     # With one rate and as many seeds for tuning as for the report, all runs share one compilation.
     parts = [
-        nx.compare(
-            problem, [name], samples=SAMPLES, batch_size=BATCH_SIZE, tune=nx.grid(lr=[rate]),
-            seeds=seeds, tune_seeds=seeds,
+        compare(
+            problem,
+            [name],
+            samples=SAMPLES,
+            batch_size=BATCH_SIZE,
+            tune=grid(lr=[rate]),
+            seeds=seeds,
+            tune_seeds=seeds,
         )
         for name, rate in RATES.items()
-    ]  # fmt: skip
+    ]
     rows = sorted((row for part in parts for row in part.table.rows), key=lambda row: row[-4])
     runs = {name: run for part in parts for name, run in part.runs.items()}
     return describe(

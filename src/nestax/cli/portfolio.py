@@ -4,18 +4,20 @@ import re
 from pathlib import Path
 from typing import Any
 
-import equinox as eqx
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 
-import nestax as nx
+from nestax.chain.problem import Problem
 from nestax.cli.shell import Outcome, note
-from nestax.datasets import Returns
+from nestax.datasets import Returns, industry, read_returns, synthetic_returns
 from nestax.errors import SettingError
+from nestax.estimators import SnapshotSMVR
 from nestax.estimators.registry import find
 from nestax.figures import plot_curves, plot_weights
-from nestax.problems.portfolio.optimum import Reference, find_optimum, inverse_curvature
+from nestax.loop.status import Status
+from nestax.problems import ExactPortfolio, exact_portfolio, mean_deviation
+from nestax.problems.portfolio.exact import Optimum
+from nestax.run.minimize import minimize
+from nestax.run.sweep import grid, sweep
 from nestax.study.compare import FIRST_TUNING_SEED
 from nestax.table import Table
 
@@ -30,20 +32,12 @@ TUNING_SEEDS = (FIRST_TUNING_SEED, FIRST_TUNING_SEED + 1)
 #: Rounding error that weights may have when they are added up; beyond it they mean nothing.
 ADDS_UP = 1e-6
 LEFT = "The weights do not add up to one: the steps are too long for the numbers. Lower --lr."
+#: An error of F* that is worth a word.
+LOOSE = 1e-12
 #: Gaps below this are rounding error.
 ROUNDING = 1e-16
 #: Weights below this, in percent, are not listed.
 LEAST_PERCENT = 0.005
-
-
-class AtLeast(eqx.Module):
-    """Keeps a tracked variance above a number: next to zero the square root has a huge derivative."""
-
-    least: Array
-
-    def __call__(self, yz: tuple[Array, Array]) -> tuple[Array, Array]:
-        y, z = yz
-        return y, jnp.maximum(z, self.least)
 
 
 def solve_portfolio(
@@ -64,13 +58,13 @@ def solve_portfolio(
     """Weights of least −mean + risk·deviation by one method, and the gap to the exact optimum."""
     kind = find(method)
     table = load(returns, unit, prices)
-    problem, reference = prepare(table, risk, constraint, low, high)
+    problem, exact, reference = prepare(table, risk, constraint, low, high)
     budget: dict[str, Any] = {"steps": STEPS} if samples is None else {"samples": samples}
     budget |= {"batch_size": batch_size}
     if lr is None:
-        rate = inverse_curvature(problem, table.values, reference.w, batch_size)
-        lr = SHARE * rate if kind is nx.SnapshotSMVR else search(problem, kind, rate, budget, keeping)
-    result = nx.minimize(
+        rate = longest_step(exact, reference, batch_size)
+        lr = SHARE * rate if kind is SnapshotSMVR else search(problem, kind, rate, budget, keeping)
+    result = minimize(
         problem, kind(lr=lr), **budget, seed=seed, target_gap=TARGET,
         record_every=STEPS // RECORDS if samples is None else None, **_inside(keeping, "run"),
     )  # fmt: skip
@@ -103,7 +97,7 @@ def solve_portfolio(
         records={"records": result.records, "weights": _all_weights(table, result.w)},
         draw=draw,
         found={"lr": lr},
-        status=result.status if feasible else nx.Status.NONFINITE,
+        status=result.status if feasible else Status.NONFINITE,
         message=result.message if feasible else LEFT,
     )
 
@@ -125,47 +119,54 @@ def load(name: str, unit: str | None, prices: bool) -> Returns:
                 "say what the returns are in: --unit percent, or --unit fraction if 0.01 is one "
                 "percent; or --prices if they are prices."
             )
-        return nx.datasets.read_returns(name, unit=unit, kind=kind)
+        return read_returns(name, unit=unit, kind=kind)
     if unit is not None or prices:
         raise SettingError(f"{name} is returns in percent: leave out --unit and --prices.")
     if known:
-        return nx.datasets.industry(int(known[1]))
-    values = nx.datasets.synthetic_returns()
+        return industry(int(known[1]))
+    values = synthetic_returns()
     return Returns(values, tuple(f"asset {k}" for k in range(1, values.shape[1] + 1)))
 
 
 def prepare(
-    table: Returns, risk: float, constraint: str = "simplex", low: float | None = None,
+    table: Returns,
+    risk: float,
+    constraint: str = "simplex",
+    low: float | None = None,
     high: float | None = None,
-) -> tuple[nx.Problem, Reference]:  # fmt: skip
-    """The problem, with the optimum filled in."""
+) -> tuple[Problem, ExactPortfolio, Optimum]:
+    """The problem with its optimum, and what is exact about it."""
     if constraint == "box" and (low is None or high is None):
         raise SettingError("the constraint box needs --low and --high, such as --low 0 --high 0.3.")
     if constraint != "box" and not (low is high is None):
         raise SettingError(f"--low and --high belong to --constraint box; got {constraint}.")
-    bounds = (low, high) if constraint == "box" else None
-    base = nx.problems.mean_deviation(table.values, risk=risk, constraint=constraint, bounds=bounds)
-    reference = find_optimum(base)
-    exact: Any = base.exact
-    mean, variance, utility = base.levels
-    # x'Σx is at least |x|² times the least eigenvalue, and |x|² at least 1/d where Σx = 1.
-    least = np.linalg.eigvalsh(exact.covariance)[0] / len(table.assets)
-    floor = AtLeast(jnp.asarray(max(float(least), 0.0)))
-    problem = nx.Problem(
-        [mean, variance.replace(project=floor), utility], base.w0, project=base.feasible,
-        linear_oracle=base.linear_oracle, exact=exact, optimum=reference.value,
-    )  # fmt: skip
-    return problem, reference
+    facts: dict[str, Any] = {
+        "risk": risk,
+        "constraint": constraint,
+        "bounds": (low, high) if constraint == "box" else None,
+    }
+    problem = mean_deviation(table.values, least_variance=None, **facts)
+    exact = exact_portfolio(table.values, **facts)
+    least = exact.least()
+    if least.error > LOOSE:
+        note(f"The exact optimum is known to within {least.error:.0e} only.")
+    return problem.replace(optimum=least.value), exact, least
+
+
+def longest_step(exact: ExactPortfolio, least: Optimum, batch_size: int) -> float:
+    """A step that batches can be trusted with, between equal weights and the optimum."""
+    start = exact.project(np.full(len(least.w), 1 / len(least.w)))
+    return min(exact.inverse_curvature(w, batch_size) for w in (start, least.w))
 
 
 def search(
-    problem: nx.Problem, kind: Any, rate: float, budget: dict[str, Any], keeping: dict[str, Any]
+    problem: Problem, kind: Any, rate: float, budget: dict[str, Any], keeping: dict[str, Any]
 ) -> float:
     """The learning rate of least gap, tried on seeds of their own with the whole budget."""
     note(f"Trying {len(MULTIPLES)} learning rates for {kind.__name__}.")
     rates = [float(f"{rate * multiple:.2g}") for multiple in MULTIPLES]
-    tried = nx.sweep(
-        problem, lambda s: kind(lr=s.lr), settings=nx.grid(lr=rates), seeds=TUNING_SEEDS,
+    tried = sweep(
+        problem, lambda s: kind(lr=s.lr), settings=grid(lr=rates), seeds=TUNING_SEEDS,
         record=["gap"], **budget, **_inside(keeping, "search"),
     ).whole()  # fmt: skip
     return tried.best("gap")["lr"]
@@ -180,7 +181,7 @@ def _inside(keeping: dict[str, Any], part: str) -> dict[str, Any]:
 # What is said about it
 
 
-def measure(table: Returns, problem: nx.Problem, reference: Reference, result: Any) -> dict[str, Any]:
+def measure(table: Returns, problem: Problem, reference: Optimum, result: Any) -> dict[str, Any]:
     """Every number about the weights, as ``--json`` prints them."""
     w = np.asarray(result.w)
     own = table.values @ w

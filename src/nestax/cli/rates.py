@@ -6,7 +6,7 @@ from typing import NoReturn
 import jax
 import typer
 
-import nestax as nx
+from nestax.study.rates import rates
 
 
 def measure_rates(
@@ -17,7 +17,7 @@ def measure_rates(
     try:
         out.mkdir(parents=True, exist_ok=True)
         numbers = [int(number) for number in levels]
-        result = nx.study.rates(family, methods, numbers, longest=longest, seeds=seeds)
+        result = rates(family, methods, numbers, longest=longest, seeds=seeds)
     except OSError as error:
         _fail(f"cannot write to {out}: {error.strerror}.")
     except ValueError as error:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-import nestax as nx
+import nestax.datasets as datasets
 from nestax.cli.shell import Outcome, note
 from nestax.errors import SettingError
 from nestax.paper import Portfolios, reproduce_maml, reproduce_portfolio, reproduce_term
@@ -63,14 +63,14 @@ def portfolio_figures(
 
 def _markets(full: bool, industries: str | None) -> dict[str, Any]:
     """The real returns; made-up ones if nothing was asked for and there is no copy of the smallest."""
-    copies = nx.datasets.available()
+    copies = datasets.available()
     copy = dict(zip(copies.column("name"), copies.column("local copy"), strict=True))["industry10"]
     if not full and industries is None and copy == "–":
         note("There is no copy of Industry-10, so the returns are made up; NESTAX_DATA may name one.")
-        return {"made-up": nx.datasets.synthetic_returns(ROWS, INDUSTRIES[0])}
+        return {"made-up": datasets.synthetic_returns(ROWS, INDUSTRIES[0])}
     usual = INDUSTRIES if full else INDUSTRIES[:1]
     counts = usual if industries is None else [_count(word) for word in industries.split(",")]
-    return {f"Industry-{count}": nx.datasets.industry(count, rows=ROWS) for count in counts}
+    return {f"Industry-{count}": datasets.industry(count, rows=ROWS) for count in counts}
 
 
 def _count(word: str) -> int:
@@ -127,21 +127,21 @@ def _sets(full: bool) -> dict[str, tuple[Any, Any]]:
     """Features and labels 0 and 1; without a copy of breast cancer the set that scikit-learn brings."""
     if not full:
         return _breast_cancer()
-    parts = [nx.datasets.libsvm(name) for name in ("svmguide1", "svmguide1.t")]
+    parts = [datasets.libsvm(name) for name in ("svmguide1", "svmguide1.t")]
     X, y = (np.concatenate(part) for part in zip(*parts, strict=True))
     return {
-        "HIV-1": nx.datasets.hiv1(),
-        "Australian": _zero_and_one(*nx.datasets.libsvm("australian")),
-        "Breast-cancer": _zero_and_one(*nx.datasets.libsvm("breast-cancer")),
+        "HIV-1": datasets.hiv1(),
+        "Australian": _zero_and_one(*datasets.libsvm("australian")),
+        "Breast-cancer": _zero_and_one(*datasets.libsvm("breast-cancer")),
         "svmguide1": (X, y),
     }
 
 
 def _breast_cancer() -> dict[str, tuple[Any, Any]]:
-    copies = nx.datasets.available()
+    copies = datasets.available()
     copy = dict(zip(copies.column("name"), copies.column("local copy"), strict=True))["breast-cancer"]
     if copy != "–":
-        return {"Breast-cancer": _zero_and_one(*nx.datasets.libsvm("breast-cancer"))}
+        return {"Breast-cancer": _zero_and_one(*datasets.libsvm("breast-cancer"))}
     try:
         from sklearn.datasets import load_breast_cancer
     except ImportError:
@@ -174,7 +174,7 @@ def few_shot_figure(
     if steps is not None:
         setup = setup._replace(steps=steps)
     result = reproduce_maml(
-        nx.datasets.omniglot(side=setup.side),
+        datasets.omniglot(side=setup.side),
         shots=(1, 5) if shots is None else (shots,),
         setup=setup,
         methods=None if only is None else [name.strip() for name in only.split(";")],

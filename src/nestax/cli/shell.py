@@ -156,8 +156,8 @@ def settings_of(ctx: typer.Context) -> dict[str, Any]:
 
 def finish(ctx: typer.Context, outcome: Outcome) -> None:
     """Prints what was found, writes the folder if one was asked for, and fails if the run did."""
+    from nestax.loop.status import Status
     from nestax.report import write_run
-    from nestax.run.result import Status
 
     status = outcome.status or Status.SUCCESS
     message = outcome.message or status.value

@@ -63,6 +63,10 @@ class AbstractSource(eqx.Module):
         """Every atom with its weight; anything with ``size``, ``weights`` and ``part``."""
         raise NotImplementedError
 
+    def some(self, count: int) -> "Batch | Coupling":
+        """Something to look at before a run: the population, or so many draws where there is none."""
+        return self.population() if self.size else self.draw(jax.random.key(0), jnp.asarray(0), count)
+
     def example(self) -> PyTree:
         """The shapes of one draw."""
         raise NotImplementedError

@@ -11,7 +11,7 @@ y_k       value[0]    moving average of g(z_k; ω_k)
 ω_k, ν_k  "value"     draws of g (value at z_k, Jacobian at x_k) and of f
 """
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -20,10 +20,10 @@ from jaxtyping import Array, PyTree
 
 from nestax.chain.jacobian import pull_through
 from nestax.chain.problem import Problem
-from nestax.errors import check_setting
 from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
 from nestax.parts.plug_in import plug_in
-from nestax.parts.tracking import as_setting, at, average, scaled
+from nestax.parts.settings import UNIT, Setting, at, scaled, setting
+from nestax.parts.tracking import average
 from nestax.steps import Descent
 
 
@@ -45,7 +45,7 @@ class ASCGD(AbstractEstimator):
         lr: α_1 of α_k = α_1·k^{-5/7}; 1 by default.
     """
 
-    beta: Any = eqx.field(default=None, converter=as_setting)
+    beta: Setting | None = setting(UNIT, default=None)
     about: ClassVar = About("wang2017scgd", "ε⁻⁷", levels=2, instead="ATSCGD")
     #: Exponents of the learning rate and of beta.
     exponents: ClassVar = (5 / 7, 4 / 7)
@@ -57,9 +57,6 @@ class ASCGD(AbstractEstimator):
     @property
     def outer_passes(self):
         return {"value": Calls(1, 1)}
-
-    def __check_init__(self):
-        check_setting("beta", self.beta, "in (0, 1]", lambda b: (b > 0) & (b <= 1))
 
     def published(self, problem: Problem, sizes: tuple[int, ...]):
         exponent = -self.exponents[1]

@@ -11,7 +11,7 @@ R_i      radius                     ball that holds p^i
 v_t      grad                       p_t^1
 """
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -19,11 +19,11 @@ from jaxtyping import Array, PyTree
 
 import nestax.trees as trees
 from nestax.chain.problem import Problem
-from nestax.errors import check_setting, choose
 from nestax.parts.estimator import About, AbstractEstimator, Batches, Estimate, Trackers
 from nestax.parts.matrix_free import MODES, Forward, first_forward, passes_of, track_forward
-from nestax.parts.tracking import as_setting, at, per_level, storm
-from nestax.steps.descent import FALLING_BETA, descent_beside
+from nestax.parts.settings import POSITIVE, UNIT, Setting, at, choice, per_level, setting
+from nestax.parts.tracking import storm
+from nestax.steps.descent import descent_beside, falling_beta
 
 
 class AdjointState(eqx.Module):
@@ -50,9 +50,9 @@ class AdjointSMVR(AbstractEstimator):
         radius: ball that holds each adjoint, one number or one per level; None for none.
     """
 
-    beta: Any = eqx.field(default=None, converter=as_setting)
-    mode: str = eqx.field(default="lagged", static=True)
-    radius: Any = eqx.field(default=None, converter=as_setting)
+    beta: Setting | None = setting(UNIT, default=None)
+    mode: str = choice(*MODES, default="lagged")
+    radius: Setting | None = setting(POSITIVE, default=None)
     about: ClassVar = About(
         "jiang2022smvr",
         "ε⁻³",
@@ -69,13 +69,8 @@ class AdjointSMVR(AbstractEstimator):
     def lag(self):
         return 1 if self.mode == "lagged" else 0
 
-    def __check_init__(self):
-        check_setting("beta", self.beta, "in (0, 1]", lambda b: (b > 0) & (b <= 1))
-        check_setting("radius", self.radius, "positive", lambda r: r > 0)
-        choose("mode", self.mode, MODES)
-
     def published(self, problem: Problem, sizes: tuple[int, ...]):
-        return {"beta": FALLING_BETA}
+        return {"beta": falling_beta()}
 
     def published_step(self, problem: Problem):
         return descent_beside(self.beta, self.lr)

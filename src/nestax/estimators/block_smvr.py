@@ -18,11 +18,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from nestax.chain.problem import Problem
-from nestax.errors import check_setting
 from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
 from nestax.parts.plug_in import fill_table, linearise, visit_table
-from nestax.parts.tracking import as_setting, at, storm, storm_of_blocks
-from nestax.steps.descent import FALLING_BETA, descent_beside
+from nestax.parts.settings import BELOW_ONE, Setting, at, setting
+from nestax.parts.tracking import storm, storm_of_blocks
+from nestax.steps.descent import descent_beside, falling_beta
 
 
 class BlockRow(eqx.Module):
@@ -52,7 +52,7 @@ class BlockSMVR(AbstractEstimator):
         lr: η, constant if beta is given; otherwise η_0 of η_0·(1 + t/100)^(−1/3); 0.1 by default.
     """
 
-    beta: Any = eqx.field(default=None, converter=as_setting)
+    beta: Setting | None = setting(BELOW_ONE, default=None)
     blocks: ClassVar = "table"
     about: ClassVar = About(
         "jiang2022msvr", assumes="mean-squared smooth draws", memory="values, adjoints per block",
@@ -72,11 +72,8 @@ class BlockSMVR(AbstractEstimator):
             return ({"grad": Calls(1, 1)},)
         return ({"value": Calls(2, 0), "grad": Calls(0, 1)}, *super().level_passes(problem)[1:])
 
-    def __check_init__(self):
-        check_setting("beta", self.beta, "in (0, 1)", lambda b: (b > 0) & (b < 1))
-
     def published(self, problem: Problem, sizes: tuple[int, ...]):
-        return {"beta": FALLING_BETA}
+        return {"beta": falling_beta()}
 
     def published_step(self, problem: Problem):
         return descent_beside(self.beta, self.lr)

@@ -21,9 +21,9 @@ from jaxtyping import Array, PyTree
 
 from nestax.chain.jacobian import Jacobian, pull_through
 from nestax.chain.problem import Problem
-from nestax.errors import check_count, check_setting
 from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
-from nestax.parts.tracking import as_setting, at, scaled, storm
+from nestax.parts.settings import POSITIVE, UNIT, Setting, at, count, scaled, setting
+from nestax.parts.tracking import storm
 from nestax.steps import Descent
 
 
@@ -46,8 +46,8 @@ class COVER(AbstractEstimator):
         lr: η_0 of η_t = η_0·(1 + t/offset)^{-1/3}; 0.1 by default.
     """
 
-    beta: Any = eqx.field(default=None, converter=as_setting)
-    offset: float = eqx.field(default=100.0, converter=float, static=True)
+    beta: Setting | None = setting(UNIT, default=None)
+    offset: float = setting(POSITIVE, default=100.0, converter=float, static=True)
     about: ClassVar = About(
         "qi2021recover", "ε⁻³", "mean-squared smooth draws", "one value, one Jacobian", 2, "SMVR", True
     )
@@ -55,10 +55,6 @@ class COVER(AbstractEstimator):
     @property
     def passes(self):
         return {"value": Calls(2, 2)}
-
-    def __check_init__(self):
-        check_setting("beta", self.beta, "in (0, 1]", lambda b: (b > 0) & (b <= 1))
-        check_setting("offset", self.offset, "positive", lambda x: x > 0)
 
     def published(self, problem: Problem, sizes: tuple[int, ...]):
         offset = self.offset
@@ -102,15 +98,12 @@ class RECOVER(COVER):
         lr: learning rate of the first stage; 0.1 by default.
     """
 
-    beta: Any = eqx.field(default=0.5, converter=as_setting)
-    first_stage: int = eqx.field(default=1000, static=True)
+    beta: Setting | None = setting(UNIT, default=0.5)
+    first_stage: int = count(default=1000)
     about: ClassVar = About(
         "qi2021recover", "F − F* ≤ ε: 1/(με)", "PL inequality, mean-squared smooth draws",
         "one value, one Jacobian", 2, "SMVR", True,
     )  # fmt: skip
-
-    def __check_init__(self):
-        check_count("first_stage", self.first_stage)
 
     def stage(self, count: Array) -> Array:
         """⌊log₂(1 + count/first_stage)⌋ in integers: stages have lengths T, 2T, 4T, …"""

@@ -22,11 +22,11 @@ from jaxtyping import Array, Int, PyTree
 
 from nestax.chain.jacobian import pull_through
 from nestax.chain.problem import Problem
-from nestax.errors import check_setting
 from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
 from nestax.parts.plug_in import fill_table, rows_of, visit_table, visited_in
-from nestax.parts.tracking import as_setting, at, storm, storm_of_blocks
-from nestax.steps.descent import FALLING_BETA, descent_beside
+from nestax.parts.settings import UNIT, UP_TO_HALF, Setting, at, setting
+from nestax.parts.tracking import storm, storm_of_blocks
+from nestax.steps.descent import descent_beside, falling_beta
 
 
 class MSVRState(eqx.Module):
@@ -58,8 +58,8 @@ class MSVR(AbstractEstimator):
         lr: η, constant if beta is given; otherwise η_0 of η_0·(1 + t/100)^(−1/3); 0.1 by default.
     """
 
-    gamma: Any = eqx.field(default=None, converter=as_setting)
-    beta: Any = eqx.field(default=None, converter=as_setting)
+    gamma: Setting | None = setting(UP_TO_HALF, default=None)
+    beta: Setting | None = setting(UNIT, default=None)
     blocks: ClassVar = "table"
     about: ClassVar = About(
         "jiang2022msvr", "(M/B) ε⁻³", "blocks, mean-squared smooth draws",
@@ -74,12 +74,8 @@ class MSVR(AbstractEstimator):
     def lag(self):
         return 1
 
-    def __check_init__(self):
-        check_setting("gamma", self.gamma, "in (0, 1/2]", lambda g: (g > 0) & (g <= 0.5))
-        check_setting("beta", self.beta, "in (0, 1]", lambda b: (b > 0) & (b <= 1))
-
     def published(self, problem: Problem, sizes: tuple[int, ...]):
-        return {"gamma": FALLING_BETA, "beta": FALLING_BETA}
+        return {"gamma": falling_beta(), "beta": falling_beta()}
 
     def published_step(self, problem: Problem):
         return descent_beside(self.beta, self.lr)

@@ -11,7 +11,7 @@ G, J, s  sampled, …   value and Jacobian of g at the NEW x, gradient of f at t
 τ_k, β   tau, 1/lr    averaging weight; curvature of the step
 """
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -19,10 +19,10 @@ from jaxtyping import Array, PyTree
 
 from nestax.chain.jacobian import pull_through
 from nestax.chain.problem import Problem
-from nestax.errors import check_setting
 from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
 from nestax.parts.plug_in import plug_in
-from nestax.parts.tracking import as_setting, at, average
+from nestax.parts.settings import POSITIVE, UNIT, Number, Setting, at, setting
+from nestax.parts.tracking import average
 from nestax.steps import Averaged
 from nestax.steps.averaged import one_then_root
 
@@ -46,9 +46,9 @@ class NASA(AbstractEstimator):
         lr: 1/β; the effective step is τ·lr. 0.3 by default, close to β = 2√3.
     """
 
-    tau: Any = eqx.field(default=None, converter=as_setting)
-    a: Any = eqx.field(default=1.0, converter=as_setting)
-    b: Any = eqx.field(default=1.0, converter=as_setting)
+    tau: Setting | None = setting(UNIT, default=None)
+    a: Number = setting(POSITIVE, default=1.0)
+    b: Number = setting(POSITIVE, default=1.0)
     about: ClassVar = About(
         "ghadimi2020nasa", "ε⁻⁴", memory="one value, one gradient", levels=2, instead="NLASG"
     )
@@ -56,11 +56,6 @@ class NASA(AbstractEstimator):
     @property
     def passes(self):
         return {"value": Calls(1, 1)}
-
-    def __check_init__(self):
-        check_setting("tau", self.tau, "in (0, 1]", lambda t: (t > 0) & (t <= 1))
-        for name in ("a", "b"):
-            check_setting(name, getattr(self, name), "positive", lambda x: x > 0)
 
     def published(self, problem: Problem, sizes: tuple[int, ...]):
         return {"tau": one_then_root}

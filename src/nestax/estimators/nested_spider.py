@@ -11,17 +11,17 @@ B        restart_batch  draws per level at a restart, of order 1/ε²
 b        batch_size     draws per level in between, of order 1/ε
 """
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import equinox as eqx
 from jaxtyping import Array, PyTree
 
 from nestax.chain.jacobian import Jacobian, pull_through
 from nestax.chain.problem import Problem
-from nestax.errors import check_setting
 from nestax.parts.estimator import About, Batches, Calls, Estimate, Trackers
 from nestax.parts.restarts import Restarting
-from nestax.parts.tracking import as_setting, storm
+from nestax.parts.settings import POSITIVE, Setting, setting
+from nestax.parts.tracking import storm
 from nestax.steps import Bounded
 
 
@@ -46,7 +46,7 @@ class NestedSPIDER(Restarting):
         lr: η of the step, of order 1/L_F; 0.5 by default.
     """
 
-    eps: Any = eqx.field(default=None, converter=as_setting)
+    eps: Setting | None = setting(POSITIVE, default=None)
     about: ClassVar = About(
         "zhang2021nested", "ε⁻³", "mean-squared smooth draws, large batches", "values, Jacobians"
     )
@@ -54,9 +54,6 @@ class NestedSPIDER(Restarting):
     @property
     def passes(self):
         return {"value": Calls(2, 2)}
-
-    def __check_init__(self):
-        check_setting("eps", self.eps, "positive", lambda e: e > 0)
 
     def published_step(self, problem: Problem):
         return Bounded(0.5 if self.lr is None else self.lr, self.eps)

@@ -11,7 +11,7 @@ G_i, J_i f, push    value and Jacobian of level i at its OLD input, one sample f
 τ_k, β   tau, 1/lr  averaging weight; curvature of the step
 """
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -21,10 +21,10 @@ from jaxtyping import Array, PyTree
 import nestax.trees as trees
 from nestax.chain.jacobian import pull_through
 from nestax.chain.problem import Problem
-from nestax.errors import check_setting
 from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
 from nestax.parts.plug_in import plug_in
-from nestax.parts.tracking import as_setting, at, average
+from nestax.parts.settings import UNIT, Setting, at, setting
+from nestax.parts.tracking import average
 from nestax.steps import Averaged
 from nestax.steps.averaged import one_then_root
 
@@ -53,7 +53,7 @@ class MLNASA(AbstractEstimator):
         lr: 1/β; the effective step is τ·lr. 0.3 by default, close to β = 2√3.
     """
 
-    tau: Any = eqx.field(default=None, converter=as_setting)
+    tau: Setting | None = setting(UNIT, default=None)
     exact_levels: bool = eqx.field(default=True, static=True)
     about: ClassVar = About("balasubramanian2022", "ε⁻⁴", "batches of order ε⁻²", "values, one gradient")
     linearised: ClassVar = False
@@ -65,9 +65,6 @@ class MLNASA(AbstractEstimator):
     @property
     def lag(self):
         return 1
-
-    def __check_init__(self):
-        check_setting("tau", self.tau, "in (0, 1]", lambda t: (t > 0) & (t <= 1))
 
     def published(self, problem: Problem, sizes: tuple[int, ...]):
         return {"tau": one_then_root}

@@ -11,7 +11,7 @@ s        at, full       last snapshot: inputs of all levels there, population va
 I        period         steps between snapshots
 """
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -20,11 +20,10 @@ from jaxtyping import Array, PyTree
 
 from nestax.chain.jacobian import pull_through
 from nestax.chain.problem import Problem
-from nestax.errors import check_setting
 from nestax.parts.estimator import About, Batches, Calls, Estimate, Trackers
 from nestax.parts.plug_in import linearise, plug_in
 from nestax.parts.restarts import Snapshots
-from nestax.parts.tracking import as_setting, at, scaled
+from nestax.parts.settings import UNIT, Setting, at, scaled, setting
 from nestax.steps import FrankWolfe
 
 
@@ -53,7 +52,7 @@ class PMFS(Snapshots):
         lr: the Frank-Wolfe step η as a multiple of T^{-1/2}; 1 by default.
     """
 
-    beta: Any = eqx.field(default=0.01, converter=as_setting)
+    beta: Setting = setting(UNIT, default=0.01)
     about: ClassVar = About(
         "jiang2024pmvr", "√n ε⁻²", "finite populations", "values and one gradient, twice",
         instead="PMVR", finite=True, sampled="PMVR",
@@ -63,9 +62,6 @@ class PMFS(Snapshots):
     @property
     def passes(self):
         return {"value": Calls(3, 3)}
-
-    def __check_init__(self):
-        check_setting("beta", self.beta, "in (0, 1]", lambda b: (b > 0) & (b <= 1))
 
     def published_step(self, problem: Problem):
         return FrankWolfe(scaled(self.lr, 1.0, lambda count, steps: steps ** (-1 / 2)))

@@ -17,10 +17,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from nestax.chain.problem import Problem
-from nestax.errors import check_setting
 from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
 from nestax.parts.matrix_free import draws_in, mean_of_products
-from nestax.parts.tracking import as_setting, at, average, scaled
+from nestax.parts.settings import UNIT, Setting, at, scaled, setting
+from nestax.parts.tracking import average
 from nestax.steps import FrankWolfe
 
 
@@ -48,7 +48,7 @@ class PMM(AbstractEstimator):
         lr: the Frank-Wolfe step η as a multiple of T^{-2/3}; 1 by default.
     """
 
-    beta: Any = eqx.field(default=0.1, converter=as_setting)
+    beta: Setting = setting(UNIT, default=0.1)
     per_draw: bool = eqx.field(default=True, static=True)
     exact_levels: bool = eqx.field(default=True, static=True)
     about: ClassVar = About("jiang2024pmvr", "ε⁻⁴", "–", "values, one gradient")
@@ -56,9 +56,6 @@ class PMM(AbstractEstimator):
     @property
     def passes(self):
         return {"value": Calls(1, 1)}
-
-    def __check_init__(self):
-        check_setting("beta", self.beta, "in (0, 1]", lambda b: (b > 0) & (b <= 1))
 
     def published_step(self, problem: Problem):
         return FrankWolfe(scaled(self.lr, 1.0, lambda count, steps: steps ** (-2 / 3)))

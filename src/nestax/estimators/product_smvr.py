@@ -11,7 +11,7 @@ v_t      grad                       running product, estimates J_1ᵀ⋯J_Kᵀ a
 ζ_t^i    batch["value" or "grad"]   draws of the backward pass, see `mode`
 """
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -19,13 +19,13 @@ from jaxtyping import Array, PyTree
 
 import nestax.trees as trees
 from nestax.chain.problem import Problem
-from nestax.errors import check_setting, choose
 from nestax.parts import matrix_free
 from nestax.parts.estimator import About, AbstractEstimator, Batches, Estimate, Trackers
-from nestax.parts.step import AbstractStep
-from nestax.parts.tracking import as_setting, at, scaled, storm
+from nestax.parts.settings import POSITIVE, UNIT, Number, Setting, at, choice, scaled, setting
+from nestax.parts.step_rule import AbstractStep
+from nestax.parts.tracking import storm
 from nestax.steps import FrankWolfe
-from nestax.steps.descent import FALLING_BETA, descent_beside
+from nestax.steps.descent import descent_beside, falling_beta
 
 
 class ProductState(eqx.Module):
@@ -52,9 +52,9 @@ class ProductSMVR(AbstractEstimator):
         per_draw: form the product draw by draw and average; needs one batch size for all levels.
     """
 
-    beta: Any = eqx.field(default=None, converter=as_setting)
-    mode: str = eqx.field(default="lagged", static=True)
-    radius: Any = eqx.field(default=None, converter=as_setting)
+    beta: Setting | None = setting(UNIT, default=None)
+    mode: str = choice(*matrix_free.MODES, default="lagged")
+    radius: Number | None = setting(POSITIVE, default=None)
     per_draw: bool = eqx.field(default=False, static=True)
     about: ClassVar = About("jiang2024pmvr", "ε⁻³", "mean-squared smooth draws", "values, one gradient")
 
@@ -66,13 +66,8 @@ class ProductSMVR(AbstractEstimator):
     def lag(self):
         return 1 if self.mode == "lagged" else 0
 
-    def __check_init__(self):
-        check_setting("beta", self.beta, "in (0, 1]", lambda b: (b > 0) & (b <= 1))
-        check_setting("radius", self.radius, "positive", lambda r: r > 0)
-        choose("mode", self.mode, matrix_free.MODES)
-
-    def published(self, problem: Problem, sizes: tuple[int, ...]):
-        return {"beta": FALLING_BETA}
+    def published(self, problem: Problem, sizes: tuple[int, ...]) -> dict[str, Setting]:
+        return {"beta": falling_beta()}
 
     def published_step(self, problem: Problem) -> AbstractStep:
         return descent_beside(self.beta, self.lr)
@@ -116,7 +111,7 @@ class PMVR(ProductSMVR):
 
     per_draw: bool = eqx.field(default=True, static=True)
 
-    def published(self, problem: Problem, sizes: tuple[int, ...]):
+    def published(self, problem: Problem, sizes: tuple[int, ...]) -> dict[str, Setting]:
         return {"beta": lambda count, steps: steps ** (-2 / 3)}
 
     def published_step(self, problem: Problem):

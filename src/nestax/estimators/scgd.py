@@ -9,7 +9,7 @@ y_{k+1}   value[0]    moving average of g(x_k; ω_k)
 α_k, β_k  lr, beta    k^{-3/4}, k^{-1/2}
 """
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -17,10 +17,10 @@ from jaxtyping import Array, PyTree
 
 from nestax.chain.jacobian import pull_through
 from nestax.chain.problem import Problem
-from nestax.errors import check_setting
 from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
 from nestax.parts.plug_in import plug_in
-from nestax.parts.tracking import as_setting, at, average, scaled
+from nestax.parts.settings import UNIT, Setting, at, scaled, setting
+from nestax.parts.tracking import average
 from nestax.steps import Descent
 
 
@@ -41,15 +41,12 @@ class SCGD(AbstractEstimator):
         lr: α_1 of α_k = α_1·k^{-3/4}; 1 by default.
     """
 
-    beta: Any = eqx.field(default=None, converter=as_setting)
+    beta: Setting | None = setting(UNIT, default=None)
     about: ClassVar = About("wang2017scgd", "ε⁻⁸", levels=2, instead="TSCGD")
 
     @property
     def passes(self):
         return {"value": Calls(1, 1)}
-
-    def __check_init__(self):
-        check_setting("beta", self.beta, "in (0, 1]", lambda b: (b > 0) & (b <= 1))
 
     def published(self, problem: Problem, sizes: tuple[int, ...]):
         return {"beta": lambda count: (count + 1.0) ** -0.5}

@@ -10,7 +10,7 @@ y_k^i    value[i-1]  running value of level i, i = 1..K-1
 α, β     lr, beta    both of order 1/√N
 """
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -19,13 +19,11 @@ from jaxtyping import Array, PyTree
 import nestax.trees as trees
 from nestax.chain.jacobian import pull_through
 from nestax.chain.problem import Problem
-from nestax.errors import check_setting, choose
 from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
 from nestax.parts.plug_in import plug_in
-from nestax.parts.tracking import as_setting, at, scaled, storm
+from nestax.parts.settings import UNIT, Setting, at, choice, scaled, setting
+from nestax.parts.tracking import storm
 from nestax.steps import Descent
-
-MODES = ("two-point", "single-point")
 
 
 class SCSCState(eqx.Module):
@@ -55,8 +53,8 @@ class SCSC(AbstractEstimator):
         lr: c of α = c/√N; 1 by default.
     """
 
-    beta: Any = eqx.field(default=None, converter=as_setting)
-    mode: str = eqx.field(default="two-point", static=True)
+    beta: Setting | None = setting(UNIT, default=None)
+    mode: str = choice("two-point", "single-point", default="two-point")
     about: ClassVar = About("chen2021scsc", "ε⁻⁴", "smooth, Lipschitz draws")
 
     @property
@@ -66,10 +64,6 @@ class SCSC(AbstractEstimator):
     @property
     def outer_passes(self):
         return {"value": Calls(1, 1)}
-
-    def __check_init__(self):
-        check_setting("beta", self.beta, "in (0, 1]", lambda b: (b > 0) & (b <= 1))
-        choose("mode", self.mode, MODES)
 
     def published(self, problem: Problem, sizes: tuple[int, ...]):
         return {"beta": published_beta}

@@ -18,11 +18,11 @@ from jaxtyping import Array, PyTree
 
 from nestax.chain.jacobian import Jacobian, pull_through
 from nestax.chain.problem import Problem
-from nestax.errors import check_setting, choose
 from nestax.parts.balls import Ball, RunningRadius
 from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
-from nestax.parts.tracking import as_setting, at, storm
-from nestax.steps.descent import FALLING_BETA, descent_beside
+from nestax.parts.settings import POSITIVE, UNIT, Setting, at, choice, setting
+from nestax.parts.tracking import storm
+from nestax.steps.descent import descent_beside, falling_beta
 
 
 class SMVRState(eqx.Module):
@@ -58,9 +58,9 @@ class SMVR(AbstractEstimator):
         ball: "frobenius" (rescales; cheap) or "spectral" (clips singular values).
     """
 
-    beta: Any = eqx.field(default=None, converter=as_setting)
-    radius: Any = eqx.field(default=None, converter=as_setting)
-    ball: str = eqx.field(default="frobenius", static=True)
+    beta: Setting | None = setting(UNIT, default=None)
+    radius: Setting | RunningRadius | None = setting(POSITIVE, default=None)
+    ball: str = choice("frobenius", "spectral", default="frobenius")
     about: ClassVar = About(
         "jiang2022smvr", "ε⁻³", "mean-squared smooth draws", "values, Jacobians", instead="AdjointSMVR"
     )
@@ -69,15 +69,9 @@ class SMVR(AbstractEstimator):
     def passes(self):
         return {"value": Calls(2, 2)}
 
-    def __check_init__(self):
-        check_setting("beta", self.beta, "in (0, 1]", lambda b: (b > 0) & (b <= 1))
-        if not isinstance(self.radius, RunningRadius):
-            check_setting("radius", self.radius, "positive", lambda r: r > 0)
-        choose("ball", self.ball, ("frobenius", "spectral"))
-
     def published(self, problem: Problem, sizes: tuple[int, ...]):
         radius = {"radius": RunningRadius()} if self.beta is None else {}
-        return {"beta": FALLING_BETA} | radius
+        return {"beta": falling_beta()} | radius
 
     def published_step(self, problem: Problem):
         return descent_beside(self.beta, self.lr)

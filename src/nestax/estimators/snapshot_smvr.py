@@ -10,7 +10,7 @@ h_t      h           g(x_t; ξ) − g(x_s; ξ) + ḡ, for g the value and the Ja
 u, v     value, jac  (1−β)·tracked + β·h + (1−β)(g(x_t; ξ) − g(x_{t-1}; ξ))
 """
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -19,10 +19,9 @@ from jaxtyping import Array, PyTree
 
 from nestax.chain.jacobian import Jacobian, pull_through
 from nestax.chain.problem import Problem
-from nestax.errors import check_setting
 from nestax.parts.estimator import About, Batches, Calls, Estimate, Trackers
 from nestax.parts.restarts import Snapshots
-from nestax.parts.tracking import as_setting, at
+from nestax.parts.settings import UNIT, Setting, at, setting
 
 
 class SnapshotState(eqx.Module):
@@ -45,7 +44,7 @@ class SnapshotSMVR(Snapshots):
         period: steps between snapshots; None means one pass of mini-batches over the population.
     """
 
-    beta: Any = eqx.field(default=0.01, converter=as_setting)
+    beta: Setting = setting(UNIT, default=0.01)
     about: ClassVar = About(
         "jiang2025revisiting", "√n ε⁻²", "finite populations", "values, Jacobians, twice", finite=True,
         certainty="by analogy with PMFS; the paper was not read",
@@ -54,9 +53,6 @@ class SnapshotSMVR(Snapshots):
     @property
     def passes(self):
         return {"value": Calls(3, 3)}
-
-    def __check_init__(self):
-        check_setting("beta", self.beta, "in (0, 1]", lambda b: (b > 0) & (b <= 1))
 
     def init(self, problem: Problem, w: PyTree, batches: Batches):
         return self._snapshot(problem, w, batches, jnp.zeros((), jnp.int32))

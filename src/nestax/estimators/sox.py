@@ -19,10 +19,10 @@ from jaxtyping import Array, PyTree
 
 from nestax.chain.jacobian import pull_through
 from nestax.chain.problem import Problem
-from nestax.errors import check_setting
 from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
 from nestax.parts.plug_in import fill_table, visit_table
-from nestax.parts.tracking import as_setting, at, average, scaled
+from nestax.parts.settings import UNIT, Setting, at, scaled, setting
+from nestax.parts.tracking import average
 from nestax.steps import Descent
 
 
@@ -54,8 +54,8 @@ class SOX(AbstractEstimator):
         lr: c of η = c/√N; 1 by default.
     """
 
-    gamma: Any = eqx.field(default=None, converter=as_setting)
-    beta: Any = eqx.field(default=None, converter=as_setting)
+    gamma: Setting | None = setting(UNIT, default=None)
+    beta: Setting | None = setting(UNIT, default=None)
     blocks: ClassVar = "table"
     about: ClassVar = About(
         "wang2022sox", "(M/B) ε⁻⁴", "blocks, bounded derivatives", "a value per block, one gradient", 2,
@@ -69,10 +69,6 @@ class SOX(AbstractEstimator):
     @property
     def outer_passes(self):
         return {"grad": Calls(1, 1)}
-
-    def __check_init__(self):
-        for name in ("gamma", "beta"):
-            check_setting(name, getattr(self, name), "in (0, 1]", lambda b: (b > 0) & (b <= 1))
 
     def published(self, problem: Problem, sizes: tuple[int, ...]):
         return {"gamma": published_rate, "beta": published_rate}

@@ -16,11 +16,11 @@ import equinox as eqx
 from jaxtyping import Array, PyTree
 
 from nestax.chain.problem import Problem
-from nestax.errors import check_setting
 from nestax.parts.estimator import About, Batches, Calls, Estimate, Trackers
 from nestax.parts.plug_in import value_and_gradient
 from nestax.parts.restarts import Restarting, steps_per_pass
-from nestax.parts.tracking import as_setting, storm
+from nestax.parts.settings import POSITIVE, Setting, setting
+from nestax.parts.tracking import storm
 from nestax.steps import Bounded
 
 
@@ -77,13 +77,10 @@ class SPIDER(SpiderBoost):
         lr: 1/L of the step; 0.5 by default.
     """
 
-    eps: Any = eqx.field(default=None, converter=as_setting)
+    eps: Setting | None = setting(POSITIVE, default=None)
     about: ClassVar = About(
         "fang2018spider", "ε⁻³", "smooth draws, large batches", "one gradient", 1, "NestedSPIDER"
     )
-
-    def __check_init__(self):
-        check_setting("eps", self.eps, "positive", lambda e: e > 0)
 
     def published_step(self, problem: Problem):
         return Bounded(0.5 if self.lr is None else self.lr, self.eps)

@@ -14,7 +14,7 @@ m^i      query[i]         query point of level i
 η_t      1/lr_t           2L/t + s√N, L = 1/lr, s = noise
 """
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -25,10 +25,9 @@ import nestax.trees as trees
 from nestax.chain.convexity import refuse_unless_convex_and_monotone
 from nestax.chain.jacobian import pull_through
 from nestax.chain.problem import Problem
-from nestax.errors import check_setting
 from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
 from nestax.parts.plug_in import linearise
-from nestax.parts.tracking import Schedule
+from nestax.parts.settings import NONNEGATIVE, Number, Schedule, setting
 from nestax.steps import Descent
 
 
@@ -53,7 +52,7 @@ class SSD(AbstractEstimator):
         lr: 1/L, the inverse of the smoothness of F; 1 by default.
     """
 
-    noise: Any = eqx.field(default=0.1, converter=jnp.asarray)
+    noise: Number = setting(NONNEGATIVE, default=0.1)
     output: ClassVar = "weighted"
     about: ClassVar = About(
         "zhang2024ssd", "F − F* ≤ ε: ε⁻²", "convex monotone levels", "query points",
@@ -67,9 +66,6 @@ class SSD(AbstractEstimator):
     @property
     def outer_passes(self):
         return {"grad": Calls(0, 1)}
-
-    def __check_init__(self):
-        check_setting("noise", self.noise, "at least 0", lambda s: s >= 0)
 
     def check(self, problem: Problem):
         super().check(problem)
@@ -108,7 +104,7 @@ class Rate(eqx.Module):
     """1/η_t at t = count + 1, with η_t = 2L/t + s√N over N steps."""
 
     lr: Array
-    noise: Array
+    noise: Number
 
     def __call__(self, count: Array, steps: Array) -> Array:
         return 1 / (2 / (self.lr * (count + 1)) + self.noise * steps**0.5)

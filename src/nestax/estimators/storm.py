@@ -10,7 +10,7 @@ G_t      –            norm of the sampled gradient at x_t; its squares add up 
 a_t      –            c·η_{t-1}², at most 1
 """
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -18,10 +18,10 @@ from jaxtyping import Array, PyTree
 
 import nestax.trees as trees
 from nestax.chain.problem import Problem
-from nestax.errors import check_setting
 from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
 from nestax.parts.plug_in import value_and_gradient
-from nestax.parts.tracking import as_setting, at, storm
+from nestax.parts.settings import POSITIVE, Number, at, setting
+from nestax.parts.tracking import storm
 from nestax.steps import Suggested
 
 
@@ -46,8 +46,8 @@ class STORM(AbstractEstimator):
         lr: k of the learning rate; 0.1 by default.
     """
 
-    c: Any = eqx.field(default=10.0, converter=as_setting)
-    offset: Any = eqx.field(default=0.1, converter=as_setting)
+    c: Number = setting(POSITIVE, default=10.0)
+    offset: Number = setting(POSITIVE, default=0.1)
     about: ClassVar = About(
         "cutkosky2019storm", "ε⁻³", "smooth draws, bounded gradients", "one gradient", 1, "SMVR"
     )
@@ -55,10 +55,6 @@ class STORM(AbstractEstimator):
     @property
     def passes(self):
         return {"value": Calls(2, 2)}
-
-    def __check_init__(self):
-        check_setting("c", self.c, "positive", lambda c: c > 0)
-        check_setting("offset", self.offset, "positive", lambda x: x > 0)
 
     def published(self, problem: Problem, sizes: tuple[int, ...]):
         return {"lr": 0.1}

@@ -10,7 +10,7 @@ B^G, B^f       "jac"             draws of g for the Jacobian; of f for its gradi
 a_g, a_G, a_F  beta, …           forgetting rates
 """
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -18,9 +18,9 @@ from jaxtyping import Array, PyTree
 
 from nestax.chain.jacobian import Jacobian, pull_through
 from nestax.chain.problem import Problem
-from nestax.errors import check_setting
 from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
-from nestax.parts.tracking import as_setting, at, storm
+from nestax.parts.settings import POSITIVE, UNIT, Setting, at, setting
+from nestax.parts.tracking import storm
 from nestax.steps import Bounded
 
 
@@ -45,10 +45,10 @@ class STORMC(AbstractEstimator):
         lr: η of the step; 0.5 by default.
     """
 
-    beta: Any = eqx.field(default=0.1, converter=as_setting)
-    beta_jac: Any = eqx.field(default=None, converter=as_setting)
-    beta_grad: Any = eqx.field(default=None, converter=as_setting)
-    eps: Any = eqx.field(default=None, converter=as_setting)
+    beta: Setting = setting(UNIT, default=0.1)
+    beta_jac: Setting | None = setting(UNIT, default=None)
+    beta_grad: Setting | None = setting(UNIT, default=None)
+    eps: Setting | None = setting(POSITIVE, default=None)
     about: ClassVar = About(
         "yuan2020stormc", "ε⁻³", "mean-squared smooth draws", "value, Jacobian, gradient", 2
     )
@@ -60,11 +60,6 @@ class STORMC(AbstractEstimator):
     @property
     def outer_passes(self):
         return {"jac": Calls(0, 2)}
-
-    def __check_init__(self):
-        for name in ("beta", "beta_jac", "beta_grad"):
-            check_setting(name, getattr(self, name), "in (0, 1]", lambda b: (b > 0) & (b <= 1))
-        check_setting("eps", self.eps, "positive", lambda e: e > 0)
 
     def published(self, problem: Problem, sizes: tuple[int, ...]):
         return {"beta_jac": self.beta, "beta_grad": self.beta}

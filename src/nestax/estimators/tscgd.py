@@ -12,7 +12,7 @@ z_k^i     point            query point of level i, extrapolated by 1/β in A-TSC
 """
 
 import functools
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -22,10 +22,10 @@ from jaxtyping import Array, PyTree
 
 from nestax.chain.jacobian import pull_through
 from nestax.chain.problem import Problem
-from nestax.errors import check_setting
 from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
 from nestax.parts.plug_in import linearise
-from nestax.parts.tracking import as_setting, at, average, per_level, scaled
+from nestax.parts.settings import UNIT, Setting, at, per_level, scaled, setting
+from nestax.parts.tracking import average
 from nestax.steps import Descent
 
 
@@ -54,7 +54,7 @@ class TSCGD(AbstractEstimator):
         lr: α_0 of α_k = α_0·k^{-(3+K)/(7+K)}; 0.3 by default.
     """
 
-    beta: Any = eqx.field(default=None, converter=as_setting)
+    beta: Setting | None = setting(UNIT, default=None)
     exact_levels: bool = eqx.field(default=True, static=True)
     about: ClassVar = About("yang2019tscgd", "ε^-(7+K)/2", instead="SMVR")
 
@@ -65,9 +65,6 @@ class TSCGD(AbstractEstimator):
     @property
     def outer_passes(self):
         return {"grad": Calls(0, 1)}
-
-    def __check_init__(self):
-        check_setting("beta", self.beta, "in (0, 1]", lambda b: (b > 0) & (b <= 1))
 
     def published(self, problem: Problem, sizes: tuple[int, ...]):
         return {"beta": functools.partial(published_beta, levels=len(problem.levels))}

@@ -57,12 +57,12 @@ class Meter:
             table = estimator.blocks == "table"
             start, many = draws(large, "start_cost" if table else "cost"), draws(large)
         self.start, self.refresh = cost(start, at_most=1), cost(many, at_most=1)
-        self.step = cost(draws(sizes))
+        self.per_step = cost(draws(sizes))
 
     def after(self, cost: Cost, begin: int, end: int) -> Cost:
         """Cost after step ``end``, given the cost after step ``begin``."""
         refreshes = 0 if self.period is None else end // self.period - begin // self.period
-        return cost.plus(refreshes, self.refresh).plus(end - begin - refreshes, self.step)
+        return cost.plus(refreshes, self.refresh).plus(end - begin - refreshes, self.per_step)
 
     def steps(self, steps: int | None, samples: int | None, begin: int, spent: Cost) -> int:
         """The number of steps asked for, or the most that a budget of samples pays for."""
@@ -79,6 +79,6 @@ class Meter:
         if low == 0:
             raise SettingError(
                 f"samples={budget} does not pay for one step: the start takes {spent.samples} and a "
-                f"step {self.step.samples}. Raise samples, or lower batch_size or init_batch_size."
+                f"step {self.per_step.samples}. Raise samples, or lower batch_size or init_batch_size."
             )
         return low

@@ -1,129 +1,159 @@
-"""When two functions are the same function, for the purpose of compiling them once.
+"""When two runs are one program, so that it is compiled once.
 
-``optax.sgd(0.1)`` and a lambda written in a loop are new objects each time, and a compilation cache
-that goes by identity compiles anew for each. Two Python functions behave alike when traced if they
-are one object, as everywhere in JAX; or if they have the same code, defaults and closure, and the
-globals they mention are the same objects (or equal numbers and strings). That is what is compared
-here; everything unknown goes by identity.
+What a run computes is known for certain from its trace: two lanes whose traced pieces are equal are one
+program, whatever Python code made them. Tracing takes a fraction of the time of compiling, but it takes
+some. It is not needed where all code is the library's own or that of the libraries it is built on: such
+code does not change while a process runs, so equal functions with equal numbers in them do the same. Any
+other function may read a global, an attribute, a file; it is traced again for every run.
 """
 
 import functools
 import types
+from collections.abc import Hashable
 from typing import Any
 
+import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PyTree
 
-_BY_VALUE = (int, float, complex, str, bytes, bool, type(None), np.dtype, np.generic)
+from nestax.chain.tracing import Itself, Shapes, Traced, shapes_of, trace
+from nestax.loop.lanes import Pieces
+from nestax.loop.packing import Packing, equal_places
+from nestax.loop.step import Carry, Lane
 
-
-class Static:
-    """A tree without arrays, hashable by behaviour: fit to be a static argument of ``jax.jit``."""
-
-    def __init__(self, tree: Any):
-        leaves, self.treedef = jax.tree.flatten(tree)
-        self.tree = tree
-        self.key = (self.treedef, tuple(behaviour(leaf, ()) for leaf in leaves))
-
-    def __hash__(self) -> int:
-        return hash(self.key)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Static) and self.key == other.key
+#: Packages whose code stays as it is.
+SETTLED = ("nestax", "jax", "jaxlib", "optax", "equinox", "numpy", "builtins", "functools", "math")
+BY_VALUE = (int, float, complex, str, bytes, bool, type(None), np.dtype, np.generic)
+#: How many lanes of settled code are kept as pieces.
+KEPT_PIECES = 64
 
 
-class Identity:
-    """Compares by identity, and keeps the object alive so that its address is not used again."""
-
-    def __init__(self, thing: Any):
-        self.thing = thing
-
-    def __hash__(self) -> int:
-        return id(self.thing)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Identity) and self.thing is other.thing
+def pieces_of(lane: Lane, setting: PyTree, key: Any) -> tuple[Pieces, PyTree]:
+    """The traced pieces of a lane and the arrays they are called with; equal lanes have equal pieces."""
+    arrays, static = eqx.partition(lane, eqx.is_array)
+    shapes = shapes_of((arrays, setting, key))
+    code = settled(static)
+    if code is None:
+        return _trace_pieces(static, shapes), arrays
+    return _settled_pieces(_Lane(static, code), shapes, jax.config.jax_enable_x64), arrays  # pyright: ignore[reportAttributeAccessIssue]
 
 
-class Behaviour:
-    """A function with what it refers to, as that was when the key was made."""
+class _Lane:
+    """A lane without arrays, equal to others of equal code."""
 
-    def __init__(self, fn: types.FunctionType, parts: tuple[Any, ...]):
-        self.fn, self.parts = fn, parts
+    def __init__(self, static: Lane, code: Hashable):
+        self.static, self.code = static, code
 
     def __hash__(self) -> int:
-        return hash(self.fn.__code__.co_code)
+        return hash(self.code)
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Behaviour):
-            return False
-        if self.fn is other.fn:
-            return True
-        return same_code(self.fn.__code__, other.fn.__code__) and self.parts == other.parts
+        return isinstance(other, _Lane) and self.code == other.code
 
 
-#: What makes code do what it does; where it was written is not part of it.
-_CODE = (
-    "co_code", "co_names", "co_varnames", "co_freevars", "co_cellvars", "co_flags", "co_argcount",
-    "co_posonlyargcount", "co_kwonlyargcount",
-)  # fmt: skip
+@functools.lru_cache(maxsize=KEPT_PIECES)
+def _settled_pieces(lane: _Lane, shapes: Shapes, x64: bool) -> Pieces:
+    del x64  # only tells tracings apart
+    return _trace_pieces(lane.static, shapes)
 
 
-def same_code(a: types.CodeType, b: types.CodeType) -> bool:
-    """Whether two pieces of code are the same text, wherever they were written."""
-    if a is b:
-        return True
-    if len(a.co_consts) != len(b.co_consts) or any(getattr(a, x) != getattr(b, x) for x in _CODE):
-        return False
-    pairs = zip(a.co_consts, b.co_consts, strict=True)
-    return all(
-        same_code(x, y)
-        if isinstance(x, types.CodeType) and isinstance(y, types.CodeType)
-        else (type(x), x) == (type(y), y)
-        for x, y in pairs
+def _trace_pieces(static: Lane, shapes: Shapes) -> Pieces:
+    """Traces a lane, and finds the largest packing that holds at the start and survives every step.
+
+    A step can only be trusted with leaves that are equal when it begins, so it is traced again if they
+    do not stay equal. Groups of leaves only ever split, so this ends.
+    """
+    arrays, setting, key = shapes.structs()
+    now = jax.ShapeDtypeStruct((), jnp.int32)
+    shared: dict[Any, Any] = {}
+    whole = lambda arrays: eqx.combine(static, arrays)
+    seen: list[tuple[int, ...]] = []
+
+    def noted(carry: Carry) -> Carry:
+        seen.append(equal_places(map(id, jax.tree.leaves(carry))))
+        return carry
+
+    start = trace(
+        lambda a, setting, key: noted(whole(a).start(setting, key)), arrays, setting, key, shared=shared
     )
+    draw = trace(lambda a, *rest: whole(a).draw(*rest), arrays, setting, key, now, shared=shared)
+    carry = jax.eval_shape(start, arrays, setting, key)
+    batches = jax.eval_shape(draw, arrays, setting, key, now)
+    packing = Packing(shapes_of(carry), seen.pop())
+    while True:
+        packed = packing.pack(carry)
+
+        def step(refresh: bool, packing: Packing = packing, packed: Any = packed) -> Traced:
+            def one(a: Any, setting: Any, key: Any, batches: Any, packed: Any, step: Any) -> Carry:
+                before = packing.unpack(packed)
+                return noted(whole(a).step(setting, key, batches, before, step, refresh))
+
+            return trace(one, arrays, setting, key, batches, packed, now, shared=shared)
+
+        period = static.plan.period
+        plain = None if period == 1 else step(False)
+        refresh = None if period is None else step(True)
+        before = packing
+        while seen:
+            packing = packing.split(seen.pop())
+        if packing == before:
+            break
+    observe = trace(
+        lambda a, setting, packed: whole(a).observe(setting, packing.unpack(packed)),
+        arrays, setting, packed, shared=shared,
+    )  # fmt: skip
+    return Pieces(start, draw, plain, refresh, observe, packing)
 
 
-def behaviour(thing: Any, seen: tuple[int, ...]) -> Any:
-    """A hashable key; equal keys mean equal behaviour under tracing."""
-    if id(thing) in seen:
-        return ("again", len(seen) - seen.index(id(thing)))
-    seen = (*seen, id(thing))
-    inside = functools.partial(behaviour, seen=seen)
-    if isinstance(thing, _BY_VALUE):
+def settled(static: PyTree) -> Hashable | None:
+    """A key of a tree without arrays that holds settled code alone; None if it holds any other."""
+    leaves, treedef = jax.tree.flatten(static)
+    keys = tuple(map(_key, leaves))
+    return (treedef, keys) if None not in keys and _settled_types(treedef) else None
+
+
+def _settled_types(treedef: Any) -> bool:
+    """Whether all classes in a tree, and the functions that are part of its structure, are settled."""
+    node = treedef.node_data()
+    if node is None:
+        return True
+    kind, static = node
+    fine = _is_settled(kind) and (kind is not jax.tree_util.Partial or _key(static) is not None)
+    return fine and all(map(_settled_types, treedef.children()))
+
+
+def _is_settled(thing: Any) -> bool:
+    return (getattr(thing, "__module__", None) or "").split(".")[0] in SETTLED
+
+
+def _key(thing: Any) -> Hashable | None:
+    """Equal keys mean equal behaviour; None means that nobody knows."""
+    if isinstance(thing, BY_VALUE):
         return (type(thing), thing)
     if isinstance(thing, tuple | list):
-        return (type(thing), *map(inside, thing))
+        return _all(type(thing), thing)
     if isinstance(thing, dict):
-        return (dict, *((inside(k), inside(v)) for k, v in thing.items()))
+        return _all(dict, [part for pair in thing.items() for part in pair])
     if isinstance(thing, functools.partial):
-        return (functools.partial, *map(inside, (thing.func, thing.args, thing.keywords)))
-    if isinstance(thing, types.MethodType):
-        return (types.MethodType, inside(thing.__func__), inside(thing.__self__))
+        return _all(functools.partial, (thing.func, thing.args, thing.keywords))
+    if not _is_settled(thing):
+        return None
     if isinstance(thing, types.FunctionType):
-        cells = [_cell(c) for c in thing.__closure__ or ()]
-        parts = (
-            inside(thing.__defaults__),
-            inside(thing.__kwdefaults__),
-            *map(inside, cells),
-            *(_global(thing.__globals__.get(name)) for name in _names(thing.__code__)),
-        )
-        return Behaviour(thing, parts)
-    return Identity(thing)
+        cells = [_content(cell) for cell in thing.__closure__ or ()]
+        return _all(thing.__code__, (thing.__defaults__, thing.__kwdefaults__, *cells))
+    # Jitted functions and functions with derivatives of their own, at the top level of their module.
+    return Itself(thing) if callable(thing) else None
 
 
-def _cell(cell: Any) -> Any:
+def _all(kind: Any, parts: Any) -> Hashable | None:
+    keys = tuple(map(_key, parts))
+    return None if None in keys else (kind, *keys)
+
+
+def _content(cell: types.CellType) -> Any:
     try:
         return cell.cell_contents
     except ValueError:  # not assigned yet: a function that refers to itself
         return None
-
-
-def _names(code: types.CodeType) -> list[str]:
-    """Every global name that the code, or code nested in it, may read."""
-    nested = [n for c in code.co_consts if isinstance(c, types.CodeType) for n in _names(c)]
-    return [*code.co_names, *nested]
-
-
-def _global(thing: Any) -> Any:
-    return (type(thing), thing) if isinstance(thing, _BY_VALUE) else Identity(thing)

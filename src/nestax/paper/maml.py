@@ -49,9 +49,9 @@ from nestax.chain.problem import Problem
 from nestax.datasets import Omniglot
 from nestax.errors import ProblemError, SettingError
 from nestax.estimators import ATSCGD, NLASG, SCSC, Plain, ProductSMVR
+from nestax.estimators.per_block import PerBlock
 from nestax.estimators.tscgd import published_beta
 from nestax.figures import COLOURS
-from nestax.parts.per_block import PerBlock
 from nestax.problems import maml
 from nestax.problems.few_shot.networks import convolutional, in_one_vector
 from nestax.run.sweep import grid, sweep

@@ -26,7 +26,6 @@ from nestax.errors import ProblemError, check_count
 from nestax.estimators import SMVR, AdjointSMVR, SnapshotSMVR
 from nestax.figures import NAMES
 from nestax.paper.contenders import (
-    FLOOR,
     Contender,
     atscgd,
     draw_panels,
@@ -36,7 +35,8 @@ from nestax.paper.contenders import (
     scsc,
     smvr,
 )
-from nestax.problems import mean_deviation
+from nestax.problems import exact_portfolio, mean_deviation
+from nestax.problems.portfolio.exact import Optimum
 from nestax.run.sweep import Settings, Sweep, grid, sweep
 from nestax.study.compare import FIRST_TUNING_SEED, TAIL
 from nestax.table import Table
@@ -51,7 +51,7 @@ RATES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 RADII = (5.0, 10.0, 50.0, 100.0, 1e7)
 #: A tracked variance is kept above this; no portfolio of these rows has less than 0.3. Next to zero the
 #: square root has a derivative that throws the weights into a corner.
-LEAST_VARIANCE = 0.01
+LEAST_VARIANCE, DELTA = 0.01, 1e-12
 #: What F* may be off by, proved by convexity.
 OPTIMUM_GAP = 1e-13
 
@@ -125,11 +125,13 @@ class Portfolios:
     """Result of ``reproduce_portfolio``.
 
     problems: by market; each knows its optimum.
+    best: by market, the weights of that value.
     trials: by market and method.
     balls: by market and kind of ball.
     """
 
     problems: dict[str, Problem]
+    best: dict[str, np.ndarray]
     trials: dict[str, dict[str, Trial]]
     balls: dict[str, dict[str, Balls]]
 
@@ -196,8 +198,8 @@ class Portfolios:
         """Norms of the true Jacobians of the levels that draw, at the start and at the optimum."""
         rows = []
         for market, problem in self.problems.items():
-            best, _ = least_on_simplex(problem.exact)
-            for where, w in (("equal weights", problem.w0), ("optimum", jnp.asarray(best))):
+            best = jnp.asarray(self.best[market])
+            for where, w in (("equal weights", problem.w0), ("optimum", best)):
                 dense = [np.asarray(jac.dense()) for jac in problem.level_jacobians(w)[:-1]]
                 sizes = [float(np.linalg.norm(jac, kind)) for jac in dense for kind in ("fro", 2)]
                 rows.append([market, where, *sizes])
@@ -293,9 +295,10 @@ def reproduce_portfolio(
     check_count("passes", passes)
     tuning = [FIRST_TUNING_SEED + k for k in range(check_count("tune_seeds", tune_seeds))]
     reported = list(range(check_count("seeds", seeds)))
-    problems, trials, balls = {}, {}, {}
+    problems, best, trials, balls = {}, {}, {}, {}
     for market, returns in markets.items():
         problem = problems[market] = portfolio_problem(returns)
+        best[market] = best_portfolio(returns).w
         runner = Runner(problem, passes * _pass(problem), batch_size)
         trials[market] = {}
         for name, contender in CONTENDERS.items():
@@ -308,64 +311,24 @@ def reproduce_portfolio(
             for kind in KINDS
         }
         jax.clear_caches()  # another market has other shapes
-    return Portfolios(problems, trials, balls)
+    return Portfolios(problems, best, trials, balls)
 
 
 def portfolio_problem(returns: Any) -> Problem:
     """The portfolio on the simplex with its optimum, and a floor under the tracked variance."""
-    base = mean_deviation(returns, delta=1e-12)
-    mean, variance, utility = base.levels
-    _, optimum = least_on_simplex(base.exact)
-    return Problem(
-        [mean, variance.replace(project=_floored), utility], base.w0, project=base.feasible,
-        exact=base.exact, optimum=optimum,
-    )  # fmt: skip
+    problem = mean_deviation(returns, delta=DELTA, least_variance=LEAST_VARIANCE)
+    return problem.replace(optimum=best_portfolio(returns).value)
 
 
-def _floored(yz: tuple[Any, Any]) -> tuple[Any, Any]:
-    return yz[0], jnp.maximum(yz[1], LEAST_VARIANCE)
-
-
-def least_on_simplex(closed: Any) -> tuple[np.ndarray, float]:
-    """Weights and value of the best portfolio, by Newton's method on the set of assets that are held.
-
-    F is convex, so F(x) − F* is at most max_y ∇F(x)·(x − y), y on the simplex; this is what is brought
-    below ``OPTIMUM_GAP``. An asset is let go when a step takes its weight to zero, and taken up when F
-    falls in its direction and no longer along those that are held.
-
-    Args:
-        closed: the closed form ``problem.exact`` of ``nx.problems.mean_deviation``.
-    """
-    numbers = (closed.mean, closed.covariance, closed.risk, closed.delta)
-    mean, covariance, risk, delta = (np.asarray(x, np.float64) for x in numbers)
-    value = lambda x: -mean @ x + risk * np.sqrt(x @ covariance @ x + delta)
-    x, held = np.full(mean.size, 1 / mean.size), np.ones(mean.size, bool)
-    for _ in range(100 + 10 * mean.size):
-        deviation = np.sqrt(x @ covariance @ x + delta)
-        slope = covariance @ x / deviation
-        grad = -mean + risk * slope
-        if grad @ x - grad.min() <= OPTIMUM_GAP:
-            return x, float(value(x))
-        if np.ptp(grad[held]) <= OPTIMUM_GAP:
-            held[np.argmin(grad)] = True
-        hessian = risk * (covariance - np.outer(slope, slope)) / deviation
-        move = np.zeros_like(x)
-        move[held] = _newton(hessian[np.ix_(held, held)], grad[held])
-        falls = move < 0
-        room = np.where(falls, x / np.where(falls, -move, 1), np.inf)  # steps until a weight is zero
-        length = min(1.0, room.min())
-        while value(x + length * move) > value(x) + FLOOR and length > FLOOR:
-            length /= 2
-        gone = room <= length
-        x, held = np.where(gone, 0, x + length * move), held & ~gone
-    raise ProblemError("the optimum was not found: one asset may be a mixture of others; leave it out.")
-
-
-def _newton(hessian: np.ndarray, grad: np.ndarray) -> np.ndarray:
-    """The step to the least value of the quadratic model while the weights keep their sum."""
-    ones = np.ones((len(grad), 1))
-    system = np.block([[hessian, ones], [ones.T, np.zeros((1, 1))]])
-    return np.linalg.lstsq(system, np.append(-grad, 0), rcond=None)[0][:-1]
+def best_portfolio(returns: Any) -> Optimum:
+    """The exact optimum; what it may be off by is proved by convexity."""
+    least = exact_portfolio(returns, delta=DELTA).least()
+    if least.error > OPTIMUM_GAP:
+        raise ProblemError(
+            f"the optimum is known to within {least.error:.0e} only: one asset may be a mixture of "
+            "others; leave it out."
+        )
+    return least
 
 
 class Runner(NamedTuple):

@@ -9,7 +9,7 @@ from jaxtyping import Array
 import nestax.trees as trees
 from nestax.chain.jacobian import Jacobian
 from nestax.chain.level import Level
-from nestax.parts.tracking import per_level
+from nestax.parts.settings import per_level
 
 
 class RunningRadius(eqx.Module):

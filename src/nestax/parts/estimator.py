@@ -2,22 +2,25 @@
 
 import abc
 import dataclasses
-import inspect
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
-import jax
-import jax.numpy as jnp
-import optax
 from jaxtyping import Array, PyTree
 
 from nestax.chain.jacobian import Jacobian
 from nestax.chain.level import AnyBatch
 from nestax.chain.problem import Problem
-from nestax.errors import ProblemError, SettingError, check_setting
-from nestax.parts.step import AbstractStep
-from nestax.parts.tracking import Schedule, as_setting
-from nestax.steps import Descent
+from nestax.errors import ProblemError
+from nestax.parts.settings import (
+    POSITIVE,
+    Setting,
+    Settings,
+    as_setting,
+    checked,
+    with_lifted_schedules,
+    with_schedules,
+)
+from nestax.parts.step_rule import AbstractStep
 
 #: One dictionary per level, from the name of a pass to its batch; None for deterministic levels.
 Batches = tuple[dict[str, AnyBatch], ...]
@@ -91,23 +94,22 @@ class About(NamedTuple):
     certainty: str = "as published"
 
 
-class AbstractEstimator(eqx.Module):
+class AbstractEstimator(Settings):
     """Estimates ∇F along a run; an immutable tree of settings.
 
     lr: the learning rate of the step rule that the method was published with: a number scales the
         published schedule, a schedule replaces it. For use without an optimiser of your own.
     """
 
-    lr: Any = eqx.field(default=None, kw_only=True, converter=as_setting)
+    lr: Setting | None = eqx.field(
+        default=None, kw_only=True, converter=as_setting, metadata=checked(POSITIVE)
+    )
     about: ClassVar[About] = About()
     #: Which weights the method returns: "last", "average" or "weighted"; see ``minimize``.
     output: ClassVar[str] = "last"
     #: How it runs on a chain with blocks: "table", with memory of every block, so that the start visits
     #: all of them; "visited", with none; None on the view of all blocks side by side.
     blocks: ClassVar[str | None] = None
-
-    def __check_init__(self):
-        check_setting("lr", self.lr, "positive", lambda x: x > 0)
 
     @property
     @abc.abstractmethod
@@ -165,9 +167,10 @@ class AbstractEstimator(eqx.Module):
         if what is not None:
             raise ProblemError(f"{name} {what}: use {instead} instead.")
 
-    def published_step(self, problem: Problem) -> AbstractStep:
-        """The step rule that the method was published with."""
-        return Descent(0.1 if self.lr is None else self.lr)
+    def published_step(self, problem: Problem) -> AbstractStep | None:
+        """The step rule that the method was published with; None means plain descent."""
+        del problem
+        return None
 
     @abc.abstractmethod
     def init(self, problem: Problem, w: PyTree, batches: Batches) -> tuple[Estimate, PyTree]:
@@ -201,79 +204,10 @@ class AbstractEstimator(eqx.Module):
         this = dataclasses.replace(self, **missing) if missing else self
         return with_schedules(this, horizon, str(problem.dtype))
 
+    def lifted(self, dtype: Any) -> Any:
+        """The same estimator with every number of its schedules as a leaf."""
+        return with_lifted_schedules(self, str(dtype))
 
-def seen_by(estimator: Any, problem: Problem) -> Problem:
-    """The problem as the method sees it: one that knows no blocks sees all of them side by side."""
-    return problem if getattr(estimator, "blocks", None) else problem.every_block()
-
-
-class Method(eqx.Module):
-    """What runs: an estimator of the gradient, and the rule that turns it into a step."""
-
-    estimator: AbstractEstimator
-    step: optax.GradientTransformation | AbstractStep
-
-    def check(self, problem: Problem) -> None:
-        """Refuses a problem that the estimator or the step rule does not apply to."""
-        self.estimator.check(problem)
-        if isinstance(self.step, AbstractStep):
-            self.step.check(problem)
-        elif problem.prox is not None:
-            raise ProblemError(
-                "a problem with prox= needs a step rule that knows its own length, which an Optax "
-                "optimiser does not tell: use nx.steps.Descent(lr)."
-            )
-        elif problem.feasible is None and problem.linear_oracle is not None:
-            raise ProblemError(
-                "this problem has a linear_oracle and no project, so an Optax optimiser would leave its "
-                "feasible set: use nx.steps.FrankWolfe(lr), or pass project= as well."
-            )
-
-
-def as_method(problem: Problem, estimator: Any, optimizer: Any = None) -> Method:
-    """An estimator with the given optimiser, or with the step rule it was published with."""
-    if isinstance(estimator, Method):
-        if optimizer is not None:
-            raise SettingError("an nx.Method brings its own step rule; leave the optimizer out.")
-        estimator, optimizer = estimator.estimator, estimator.step
-    if isinstance(estimator, type) and issubclass(estimator, AbstractEstimator):
-        estimator = estimator()
-    if not isinstance(estimator, AbstractEstimator):
-        hint = "; an optimiser is the third argument" if hasattr(estimator, "update") else ""
-        raise SettingError(
-            f"the second argument must be an estimator such as nx.SMVR(){hint}; got {estimator!r}."
-        )
-    if optimizer is None:
-        optimizer = estimator.published_step(problem)
-    elif not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
-        raise SettingError(
-            f"the third argument must be an Optax optimiser such as optax.sgd(0.1); got {optimizer!r}."
-        )
-    elif estimator.lr is not None:
-        raise SettingError(
-            f"{type(estimator).__name__}(lr=...) sets the step rule it was published with, which the "
-            "optimizer replaces: leave one of the two out."
-        )
-    return Method(estimator, optimizer)
-
-
-def with_schedules(tree: PyTree, horizon: Array | int, dtype: str) -> PyTree:
-    """Makes a ``Schedule`` of every function among the settings, and gives it what it asks for."""
-
-    def one(leaf: Any) -> Any:
-        if isinstance(leaf, Schedule):
-            if leaf.dtype is not None:
-                return leaf
-            fn, scale = leaf.fn, leaf.scale
-        elif callable(leaf):
-            fn, scale = leaf, None
-        else:
-            return leaf
-        needed = [
-            p
-            for p in inspect.signature(fn).parameters.values()
-            if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-        ]
-        return Schedule(fn, jnp.asarray(horizon) if len(needed) >= 2 else None, dtype, scale)
-
-    return jax.tree.map(one, tree, is_leaf=lambda x: isinstance(x, Schedule))
+    def view(self, problem: Problem) -> Problem:
+        """The problem as the method sees it: one that knows no blocks sees all of them side by side."""
+        return problem if self.blocks else problem.every_block()

@@ -10,6 +10,7 @@ from jaxtyping import Array, PyTree
 from nestax.chain.problem import Problem
 from nestax.errors import SettingError, check_count
 from nestax.parts.estimator import AbstractEstimator, Batches
+from nestax.parts.settings import count
 
 
 class Restarting(AbstractEstimator):
@@ -22,12 +23,10 @@ class Restarting(AbstractEstimator):
             size b these are the orders b = period = 1/ε, restart_batch = 1/ε² of the theory.
     """
 
-    period: Any = eqx.field(default=None, static=True)  # pyright: ignore[reportIncompatibleMethodOverride]
+    period: Any = count(default=None)  # pyright: ignore[reportIncompatibleMethodOverride]
     restart_batch: Any = eqx.field(default=None, static=True)
 
     def __check_init__(self):
-        if self.period is not None:
-            check_count("period", self.period)
         if isinstance(self.restart_batch, str):
             if self.restart_batch != "population":
                 raise SettingError(
@@ -62,11 +61,7 @@ class Snapshots(AbstractEstimator):
         period: steps between snapshots; None means one pass of mini-batches over the rows.
     """
 
-    period: Any = eqx.field(default=None, static=True, kw_only=True)  # pyright: ignore[reportIncompatibleMethodOverride]
-
-    def __check_init__(self):
-        if self.period is not None:
-            check_count("period", self.period)
+    period: Any = count(default=None, kw_only=True)  # pyright: ignore[reportIncompatibleMethodOverride]
 
     @property
     def refresh_batch(self):

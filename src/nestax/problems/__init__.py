@@ -7,8 +7,10 @@ from nestax.problems.coupled.global_contrastive import global_contrastive as glo
 from nestax.problems.few_shot import networks as networks
 from nestax.problems.few_shot.maml import maml as maml
 from nestax.problems.few_shot.tasks import Tasks as Tasks
+from nestax.problems.portfolio.exact import ExactPortfolio as ExactPortfolio
 from nestax.problems.portfolio.log_utility import log_utility as log_utility
 from nestax.problems.portfolio.mean_cvar import mean_cvar as mean_cvar
+from nestax.problems.portfolio.mean_deviation import exact_portfolio as exact_portfolio
 from nestax.problems.portfolio.mean_deviation import mean_deviation as mean_deviation
 from nestax.problems.portfolio.mean_semideviation import mean_semideviation as mean_semideviation
 from nestax.problems.portfolio.mean_variance import mean_variance as mean_variance

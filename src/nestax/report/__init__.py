@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from nestax.errors import SettingError
+from nestax.loop.status import Status
 from nestax.report.environment import cores as cores
 from nestax.report.environment import environment as environment
 from nestax.report.folder import LISTING, whole_folder
 from nestax.report.folder import check_folder as check_folder
 from nestax.report.page import as_svg, inline, render
 from nestax.report.page import require as require
-from nestax.run.result import Status, flat_columns
+from nestax.run.result import flat_columns
 from nestax.table import Table
 from nestax.version import __version__
 

@@ -1,7 +1,6 @@
 """What a run returns: weights, records, an honest status, and everything needed to go on."""
 
 import dataclasses
-import enum
 import json
 from pathlib import Path
 from typing import Any
@@ -13,19 +12,12 @@ from jaxtyping import PyTree
 
 from nestax.errors import ProblemError
 from nestax.loop.cost import Cost
+from nestax.loop.status import Status
 from nestax.trees import as_host, from_host
 
 
-class Status(enum.Enum):
-    """How a run ended; the value is the sentence."""
-
-    SUCCESS = "The run ended as asked."
-    NONFINITE = "A value became infinite or NaN; the result is the last finite state."
-    INTERRUPTED = "The run was interrupted; the result is the last complete chunk."
-
-
 @dataclasses.dataclass(frozen=True)
-class Carry:
+class Continuation:
     """A run that can go on: ``minimize(..., start=carry)`` continues without a draw at the start.
 
     lane: the loop's own carry; a list of its leaves if it was read from a file.
@@ -53,7 +45,7 @@ class Result:
     records: dict[str, np.ndarray]
     status: Status
     message: str
-    carry: Carry
+    carry: Continuation
 
     def __repr__(self) -> str:
         last = {k: v[-1] for k, v in self.records.items() if v.ndim == 1}
@@ -148,7 +140,7 @@ def _result(tensors: dict[str, Any], about: dict[str, Any], like: PyTree) -> Res
         records,
         Status[about["status"]],
         message,
-        Carry(pick("carry"), key, step, Cost(*cost), tuple(rows)),
+        Continuation(pick("carry"), key, step, Cost(*cost), tuple(rows)),
     )
 
 

@@ -18,7 +18,7 @@ from nestax.chain.problem import Problem
 from nestax.errors import SettingError, choose
 from nestax.estimators import SMVR
 from nestax.parts.estimator import AbstractEstimator
-from nestax.parts.tracking import Schedule
+from nestax.parts.settings import Schedule
 from nestax.run.minimize import minimize
 from nestax.run.result import Result
 from nestax.steps import Descent

@@ -16,15 +16,15 @@ from jaxtyping import PyTree
 from nestax.chain.problem import Problem
 from nestax.checkpoints.keeper import Keeper, as_columns
 from nestax.errors import SettingError, check_count
+from nestax.figures import plot_sweep
 from nestax.loop.columns import choose_columns
-from nestax.loop.compiled import Compiled, make_plan
-from nestax.loop.cost import Meter
-from nestax.loop.step import AVERAGES, Run
-from nestax.parts.estimator import AbstractEstimator, Method, as_method, seen_by
-from nestax.run.minimize import Book
-from nestax.run.progress import progress_line
-from nestax.run.result import Status
-from nestax.streams.feed import make_feed
+from nestax.loop.plan import AVERAGES
+from nestax.loop.status import Status
+from nestax.parts.estimator import AbstractEstimator
+from nestax.parts.method import Method
+from nestax.run.follow import follow
+from nestax.run.prepare import as_method, prepare
+from nestax.streams.feed import streams_of
 
 Settings = dict[str, np.ndarray]
 
@@ -123,8 +123,6 @@ class Sweep:
 
     def plot(self, path: str | Path | None = None, column: str = "exact_value") -> Any:
         """Mean and band over seeds of one column against samples, a curve per setting."""
-        from nestax.figures import plot_sweep
-
         return plot_sweep(self, column, path)
 
 
@@ -162,77 +160,61 @@ def sweep(
             ``minimize``; a budget of samples is per lane.
         checkpoint, checkpoint_every, resume: as in ``minimize``.
     """
-    keeper = Keeper(checkpoint, checkpoint_every, resume)
+    keeper = None
+    if checkpoint is not None or resume:
+        keeper = Keeper(checkpoint, checkpoint_every, resume)
     seeds = list(range(check_count("seeds", seeds))) if np.ndim(seeds) == 0 else list(seeds)  # pyright: ignore[reportArgumentType]
     lengths = {len(column) for column in settings.values()} if isinstance(settings, dict) else set()
     if len(lengths) != 1:
         raise SettingError("settings must be columns of one length, for example from nx.grid(...).")
-    built = Built(build, problem)
+    built = Built(build)
     # Building every setting here, with plain numbers, refuses a bad one before anything compiles.
     rows = [{k: float(v[n]) for k, v in settings.items()} for n in range(lengths.pop())]
-    each = [built(row)[1] for row in rows]
-    problem = seen_by(each[0].estimator, problem)
-    built = Built(build, problem)
-    each[0].check(problem)
-    columns = choose_columns(problem, record)
-    facts = {"batch_size": batch_size, "init_batch_size": init_batch_size, "columns": columns}
-    plan = make_plan(problem, each[0].estimator, stride=1, **facts)
-    estimator = each[0].estimator.defaults(problem, steps or 1, plan.sizes)
-    published = isinstance(built.out(rows[0]), AbstractEstimator)
-    average = estimator.output if published and estimator.output in AVERAGES else None
-    meter = Meter(problem, estimator, plan.sizes, plan.first_sizes)
-    steps = meter.steps(steps, samples, 0, meter.start)
-    stride = min(steps, check_count("record_every", record_every or max(1, steps // 100)))
-    plan = make_plan(problem, estimator, stride=stride, seeds=len(seeds), average=average, **facts)
-    keys = jax.vmap(jax.random.key)(jnp.asarray(seeds))
-    arrays = {name: jnp.asarray(v, problem.dtype) for name, v in settings.items()}
-    feed = make_feed(problem, estimator, plan, stride, steps)
-    if feed is not None and len(seeds) > 1:
+    each = [built(problem, row)[1] for row in rows]
+    first = each[0]
+    problem = first.estimator.view(problem)
+    first.check(problem)
+    if len(seeds) > 1 and streams_of(problem):
         raise SettingError(
             "a stream hands the same rows to every seed, so that several would tell nothing about "
             "chance: use seeds=1."
         )
-    compiled = Compiled(Run(problem, built, arrays, keys, jnp.asarray(steps), plan), feed, copies=1)
-    facts = {"run": "sweep", "seeds": [int(s) for s in seeds], "record_every": stride}
-    message = Status.SUCCESS.value
-    with progress_line(steps, progress) as show, keeper.at_work():
-        found = keeper.find(compiled, 0, stride, steps, facts, ("finite",))
-        if found is None:
-            at, first = compiled.observe(compiled.start())
-            finite = first["finite"]
-            book = Book.begun(meter, 0, meter.start, first | {"finite": np.asarray(True)})
-        else:
-            at, book, finite = found.at, Book(meter, found.rows), found.flagged["finite"]
-        try:
-            for chunk in compiled.chunks(at, steps - at.step, stride, at.step - book.step):
-                for k in range(chunk.strides):
-                    book.add(chunk, k)
-                at, finite = chunk.after, finite & chunk.records["finite"].all(axis=0)
-                show(at.step)
-                why = keeper.visit(at, book.rows, finite=finite) if at.step < steps else None
-                if why is not None:
-                    message = why
-                    break
-            else:
-                message = feed.why() if feed is not None and at.step < steps else message
-        except KeyboardInterrupt:
-            if compiled.donates:  # what the chunk began with is gone
-                raise
-            book.cut(at.step)
-            message = Status.INTERRUPTED.value
-        ended = Status.SUCCESS if at.step == steps else Status.INTERRUPTED
-        message = keeper.close(at, book.rows, ended, message, finite=finite)
-    status = np.asarray([Status.NONFINITE, ended])[finite.astype(int)]
+    published = isinstance(built.out(rows[0]), AbstractEstimator)
+    output = first.estimator.output if published else "last"
+    run = prepare(
+        problem,
+        first,
+        key=jax.vmap(jax.random.key)(jnp.asarray(seeds)),
+        steps=steps,
+        samples=samples,
+        batch_size=batch_size,
+        init_batch_size=init_batch_size,
+        record_every=record_every,
+        columns=choose_columns(problem, record),
+        output=output,
+        grid=(built, {name: jnp.asarray(v, problem.dtype) for name, v in settings.items()}),
+        copies=1,
+    )
+    facts = {"run": "sweep", "seeds": [int(s) for s in seeds], "record_every": run.stride}
+    ended = follow(run, keeper=keeper, facts=facts, progress=progress)
+    book, carry = ended.book, ended.at.carry
+    whole = Status.SUCCESS if ended.at.step == run.total else Status.INTERRUPTED
     records = {
         name: np.moveaxis(column, 0, 2) if column.ndim > 1 else column
         for name, column in as_columns(book.rows).items()
     }
-    w = at.carry.average if average else at.carry.w
-    return Sweep(settings, w, records, status, ended, message)
+    return Sweep(
+        settings,
+        carry.average if output in AVERAGES else carry.w,
+        records,
+        np.asarray([Status.NONFINITE, whole])[book.finite.astype(int)],
+        whole,
+        ended.message,
+    )
 
 
-class Setting(SimpleNamespace):
-    """One setting of a sweep; its numbers are attributes."""
+class Point(SimpleNamespace):
+    """One setting of a sweep, a point of its grid; its numbers are attributes."""
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"no setting is called {name!r}; there are {', '.join(vars(self))}.")
@@ -242,17 +224,16 @@ class Built(eqx.Module):
     """Turns what the user's ``build`` returns into a problem and a method."""
 
     build: Callable[[Any], Any]
-    problem: Problem
 
     def out(self, setting: dict[str, Any]) -> Any:
-        return self.build(Setting(**setting))
+        return self.build(Point(**setting))
 
-    def __call__(self, setting: dict[str, Any]) -> tuple[Problem, Method]:
+    def __call__(self, problem: Problem, setting: dict[str, Any]) -> tuple[Problem, Method]:
         out = self.out(setting)
         if isinstance(out, AbstractEstimator | Method):
-            return self.problem, as_method(self.problem, out)
+            return problem, as_method(problem, out)
         if isinstance(out, tuple) and len(out) == 2:
-            return self.problem, as_method(self.problem, *out)
+            return problem, as_method(problem, *out)
         if isinstance(out, tuple) and len(out) == 3:
             return out[0], as_method(*out)
         raise SettingError(

@@ -10,14 +10,18 @@ from jaxtyping import Array, PyTree
 
 import nestax.trees as trees
 from nestax.chain.problem import Problem
+from nestax.chain.tracing import compute
 from nestax.errors import ProblemError, SettingError, check_count
 from nestax.estimators import SMVR, AdjointSMVR
-from nestax.loop.compiled import Compiled, make_plan
 from nestax.loop.cost import Cost, Meter
-from nestax.loop.step import Run, draw_batches
+from nestax.loop.plan import draw_sizes
+from nestax.loop.status import Status
 from nestax.parts.balls import RunningRadius
-from nestax.parts.estimator import AbstractEstimator, Method
-from nestax.parts.tracking import Decay, Schedule
+from nestax.parts.batches import draw_batches
+from nestax.parts.method import Method
+from nestax.parts.settings import Decay, Schedule
+from nestax.run.follow import follow
+from nestax.run.prepare import prepare
 from nestax.steps import Descent
 from nestax.streams.feed import streams_of
 from nestax.table import Table
@@ -53,7 +57,6 @@ class Tuned(NamedTuple):
 class Candidate(eqx.Module):
     """SMVR with the schedules of the theory, lr·t^(−1/3) and beta·t^(−2/3), for one setting."""
 
-    problem: Problem
     dense: bool = eqx.field(static=True)
 
     def method(self, lr: Any, beta: Any) -> Method:
@@ -63,8 +66,8 @@ class Candidate(eqx.Module):
             dense if self.dense else AdjointSMVR(falling), Descent(Schedule(Decay(1 / 3), scale=lr))
         )
 
-    def __call__(self, setting: dict[str, Any]) -> tuple[Problem, Method]:
-        return self.problem, self.method(setting["lr"], setting["beta"])
+    def __call__(self, problem: Problem, setting: dict[str, Any]) -> tuple[Problem, Method]:
+        return problem, self.method(setting["lr"], setting["beta"])
 
 
 def autotune(
@@ -101,37 +104,49 @@ def autotune(
             "settings are found on draws that can be repeated, and a Stream has none: give a method "
             "with its settings, such as nx.SMVR(beta=0.1, lr=0.05), or tune on some rows in memory."
         )
-    sizes = [level.shape.inputs.size * level.shape.outputs.size for level in problem.levels]
-    candidate = Candidate(problem, max(sizes) <= MOST_ENTRIES)
-    facts: dict[str, Any] = {"batch_size": batch_size, "init_batch_size": init_batch_size}
-    example = candidate.method(1.0, 0.1).estimator
-    plan = make_plan(problem, example, columns=(), stride=1, seeds=1, **facts)
-    meter = Meter(problem, example, plan.sizes, plan.first_sizes)
+    entries = [level.shape.inputs.size * level.shape.outputs.size for level in problem.levels]
+    candidate = Candidate(max(entries) <= MOST_ENTRIES)
+    example = candidate.method(1.0, 0.1)
+    sizes, first_sizes = draw_sizes(problem, batch_size, init_batch_size)
+    meter = Meter(problem, example.estimator, sizes, first_sizes)
     lanes = len(RATES) * len(BETAS)
     # Lane steps over all rungs: n·r at first, then thirds of the lanes from 3^k·r to 3^(k+1)·r.
     weight = lanes + sum(lanes // 3**k * (3**k - 3 ** (k - 1)) for k in range(1, RUNGS))
     judge = int(JUDGING * share * samples)
     budget = int(share * samples) - judge - meter.start.samples
-    rung = budget // (weight * max(meter.step.samples, 1))
+    rung = budget // (weight * max(meter.per_step.samples, 1))
     if rung < 1:
-        least = int((weight * meter.step.samples + meter.start.samples) / (1 - JUDGING) / share) + 2
+        paid = weight * meter.per_step.samples + meter.start.samples
+        least = int(paid / (1 - JUDGING) / share) + 2
         raise SettingError(
             f"finding settings needs at least {least:,} samples here; got {samples:,}. Raise samples, "
             "lower batch_size, or give a method with its settings, such as nx.SMVR(beta=0.1, lr=0.05)."
         )
     key = jax.random.key(seed)
-    scale = _first_step(problem, example, plan, key)
+    weights, gradient = map(float, compute(_sizes_at_start, problem, example, key, sizes, first_sizes))
+    scale = max(weights, 1.0) / gradient if gradient > 0 and np.isfinite(gradient) else 1.0
     grid = np.asarray([(scale * rate, beta) for rate in RATES for beta in BETAS])
-    settings = {"lr": jnp.asarray(grid[:, 0]), "beta": jnp.asarray(grid[:, 1])}
-    plan = make_plan(problem, example, columns=(), stride=rung, seeds=1, **facts)
-    horizon = jnp.asarray(rung * 3 ** (RUNGS - 1))
-    compiled = Compiled(Run(problem, candidate, settings, key[None], horizon, plan))
-    at, alive = compiled.start(), np.arange(lanes)
+    run = prepare(
+        problem,
+        example,
+        key=key[None],
+        steps=rung * 3 ** (RUNGS - 1),
+        samples=None,
+        batch_size=batch_size,
+        init_batch_size=init_batch_size,
+        record_every=rung,
+        columns=(),
+        grid=(candidate, {"lr": jnp.asarray(grid[:, 0]), "beta": jnp.asarray(grid[:, 1])}),
+    )
+    at, alive = run.compiled.start(), np.arange(lanes)
     spent, values, order = meter.start, np.full((lanes, RUNGS), np.nan), alive
     for k in range(RUNGS):
         until = rung * 3**k
-        spent = spent.plus(len(alive) * (until - at.step), meter.step)
-        at = compiled.advance(at, 1, until - at.step).after
+        spent = spent.plus(len(alive) * (until - at.step), meter.per_step)
+        ended = follow(run, start=at, until=until)
+        if ended.status is Status.INTERRUPTED:
+            raise KeyboardInterrupt(ended.message)
+        at = ended.at
         values[:, k], cost = _judge(problem, at.carry.w, jax.random.fold_in(key, k + 1), judge // RUNGS)
         spent = spent.plus(1, cost)
         order = alive[np.argsort(values[alive, k])]
@@ -148,18 +163,14 @@ def autotune(
     return Tuned(candidate.method(lr, beta), spent, Table(columns, rows))
 
 
-def _first_step(problem: Problem, estimator: AbstractEstimator, plan: Any, key: Array) -> float:
-    """A length of the order of the weights, divided by that of the gradient at the start."""
-
-    @eqx.filter_jit
-    def start(problem: Problem) -> Any:
-        w = problem.project(problem.start(key))
-        ready = trees.cast(estimator.defaults(problem, 1, plan.sizes), problem.dtype)
-        batches = draw_batches(problem, ready, key, 0, plan.first_sizes)
-        return trees.norm(w), trees.norm(ready.init(problem, w, batches)[0].grad)
-
-    weights, gradient = map(float, start(problem))
-    return max(weights, 1.0) / gradient if gradient > 0 and np.isfinite(gradient) else 1.0
+def _sizes_at_start(
+    problem: Problem, method: Method, key: Array, sizes: tuple[int, ...], first_sizes: tuple[int, ...]
+) -> tuple[Array, Array]:
+    """How large the weights and the gradient are at the start."""
+    w = problem.project(problem.start(key))
+    estimator = method.ready(problem, 1, sizes).estimator
+    batches = draw_batches(problem, estimator, key, 0, first_sizes)
+    return trees.norm(w), trees.norm(estimator.init(problem, w, batches)[0].grad)
 
 
 def _judge(problem: Problem, w: PyTree, key: Array, samples: int) -> tuple[np.ndarray, Cost]:
@@ -168,25 +179,27 @@ def _judge(problem: Problem, w: PyTree, key: Array, samples: int) -> tuple[np.nd
     The mean of F over four separate batches plus their standard deviation: far away from the data F is
     uncertain, and by chance very low for some batch.
     """
-    stochastic = [level.source for level in problem.levels if level.source is not None]
-    each = max(1, samples // PARTS // sum(source.cost for source in stochastic))
+    costs = [level.source.cost for level in problem.levels if level.source is not None]
+    each = max(1, samples // PARTS // sum(costs))
     sizes = tuple(0 if level.source is None else each for level in problem.levels)
-
-    @eqx.filter_jit
-    def values(problem: Problem, w: PyTree) -> Array:
-        def one(w: PyTree, part: Array) -> Array:
-            x = w
-            batches = draw_batches(problem, ("value",), key, part, sizes)
-            for level, batch in zip(problem.levels, batches, strict=True):
-                x = level.project(level.value(x, batch["value"]))
-            x = x if problem.penalty is None else x + problem.penalty(w)
-            return x + problem.nonsmooth(w)
-
-        parts = jnp.arange(PARTS)
-        return jax.lax.map(lambda w: jax.vmap(one, (None, 0))(w, parts), w)
-
-    found = np.asarray(values(problem, jax.tree.map(lambda x: x[:, 0], w)), float)
+    lanes = jax.tree.map(lambda x: x[:, 0], w)
+    found = np.asarray(compute(_values_in_parts, problem, lanes, key, sizes), float)
     with np.errstate(over="ignore", invalid="ignore"):  # of lanes that have left for infinity
         found = found.mean(axis=1) + found.std(axis=1)
-    drawn = PARTS * each * sum(source.cost for source in stochastic)
+    drawn = PARTS * each * sum(costs)
     return np.where(np.isfinite(found), found, np.inf), Cost(drawn, drawn, 0)
+
+
+def _values_in_parts(problem: Problem, w: PyTree, key: Array, sizes: tuple[int, ...]) -> Array:
+    """F at the weights of every lane, on each of some separate batches: lanes × parts."""
+
+    def one(w: PyTree, part: Array) -> Array:
+        x = w
+        batches = draw_batches(problem, ("value",), key, part, sizes)
+        for level, batch in zip(problem.levels, batches, strict=True):
+            x = level.project(level.value(x, batch["value"]))
+        x = x if problem.penalty is None else x + problem.penalty(w)
+        return x + problem.nonsmooth(w)
+
+    parts = jnp.arange(PARTS)
+    return jax.lax.map(lambda w: jax.vmap(one, (None, 0))(w, parts), w)

@@ -25,79 +25,42 @@ from nestax.chain.problem import Problem
 from nestax.errors import SettingError, check_count, check_number
 from nestax.estimators import SMVR, SnapshotSMVR
 from nestax.estimators.registry import as_estimator
+from nestax.loop.status import Status
 from nestax.parts.estimator import AbstractEstimator
-from nestax.problems.portfolio.mean_deviation import mean_deviation
+from nestax.problems import ExactPortfolio, mean_deviation
 from nestax.run.minimize import minimize
-from nestax.run.result import Result, Status
+from nestax.run.result import Result
 from nestax.sklearn.windows import Window, with_jax, without_jax
-from nestax.steps import Descent
+from nestax.steps.descent import Descent, step_of
 
 #: Most steps between snapshots; ``fit`` looks at the gap about as often.
 ROUND = 512
 #: The automatic learning rate as a share of the inverse curvature.
 SHARE = 0.5
-#: Most that one step changes any weight by, before the projection.
-REACH = 5.0
 #: How far the noise of one batch moves the weights, in a method that does not take snapshots.
 WANDER = 0.03
 #: Most that weights in single precision miss a sum of one by.
 ROUNDING = 1e-3
 
 
-class Objective:
-    """F on some rows, and its feasible set, in closed form; in float64 whatever JAX computes in."""
+class Objective(ExactPortfolio):
+    """F on some rows with s = 1, and the learning rates that suit it."""
 
     def __init__(self, rows: np.ndarray, risk: float, delta: float, bounds: Any):
-        self.risk, self.delta = risk, delta
         each = lambda bound: np.broadcast_to(np.asarray(bound, float), rows.shape[1])
         try:
             low, high = (0, 1) if bounds is None else bounds
-            self.low, self.high = each(low), each(high)
+            low, high = each(low), each(high)
         except (TypeError, ValueError):
             raise SettingError(
                 "bounds must be (low, high), each a number or one number for each of the "
                 f"{rows.shape[1]} assets; got {bounds!r}."
             ) from None
-        self.mean = rows.mean(axis=0)
-        centred = rows - self.mean
-        self.covariance = centred.T @ centred / len(rows)
-        # The weights always sum to one, so only the differences between assets bend F.
-        across = centred - centred.mean(axis=1, keepdims=True)
-        square = (across**2).sum(axis=1)
-        self.noise = square.mean()
-        self.top = np.linalg.eigvalsh(across.T @ across)[-1] / len(rows)
-        self.tail = (square**2).mean() / self.noise if self.noise > 0 else 0.0
-
-    def deviation(self, w: np.ndarray) -> float:
-        return float(np.sqrt(w @ self.covariance @ w + self.delta))
-
-    def value(self, w: np.ndarray) -> float:
-        return float(-self.mean @ w + self.risk * self.deviation(w))
-
-    def grad(self, w: np.ndarray) -> np.ndarray:
-        return -self.mean + self.risk * self.covariance @ w / self.deviation(w)
-
-    def gap(self, w: np.ndarray) -> float:
-        """max <∇F(w), w − x> over the feasible x: at least F(w) − F*, because F is convex."""
-        grad = self.grad(w)
-        order, room = np.argsort(grad), self.high - self.low
-        taken = np.cumsum(room[order]) - room[order]
-        x = self.low.copy()
-        x[order] += np.clip(1 - x.sum() - taken, 0, room[order])
-        return max(float(grad @ (w - x)), 0.0)
+        super().__init__(rows, risk=risk, delta=delta, low=low, high=high)
 
     def learning_rate(self, w: np.ndarray, batch_size: int) -> float:
-        """A share of 1/L for the curvature L that steps on batches meet near w.
-
-            L = risk·(top + tail/batch_size)/deviation(w)
-
-        For r the differences between the assets of a row, top is the largest eigenvalue of E rrᵀ, and
-        tail = E‖r‖⁴/E‖r‖² bounds what single rows add to it. Where F hardly bends, the length of the
-        step is the limit.
-        """
-        curvature = self.risk * (self.top + self.tail / batch_size) / self.deviation(w)
-        steepest = max(curvature, np.ptp(self.grad(w)) * SHARE / REACH)
-        return float(SHARE / steepest) if steepest > 0 else SHARE
+        """A share of the inverse curvature near w."""
+        return SHARE * self.inverse_curvature(w, batch_size)
 
     def noisy_learning_rate(self, w: np.ndarray, batch_size: int) -> float:
         """The same for gradients whose noise does not fade: sqrt(E‖r‖²/batch_size) for the mean return,
@@ -270,7 +233,7 @@ class MeanDeviationPortfolio(BaseEstimator):
     def _with_rate(self, problem: Problem) -> AbstractEstimator:
         """The method, with the automatic learning rate if it has none and takes plain gradient steps."""
         method, rate = self._named_method(), self.learning_rate
-        if rate is None and method.lr is None and isinstance(method.published_step(problem), Descent):
+        if rate is None and method.lr is None and isinstance(step_of(method, problem), Descent):
             rate = self._rate
         return method if rate is None else dataclasses.replace(method, lr=rate)
 

@@ -31,12 +31,13 @@ from nestax.chain.problem import Problem
 from nestax.draws.source import Groups
 from nestax.errors import ProblemError, SettingError, check_count, check_number
 from nestax.estimators.registry import as_estimator
+from nestax.loop.status import Status
 from nestax.parts.estimator import AbstractEstimator
-from nestax.parts.step import AbstractStep
-from nestax.parts.tracking import Decay, Schedule, at
+from nestax.parts.settings import Decay, Schedule, at
+from nestax.parts.step_rule import AbstractStep
 from nestax.problems.tilted.hierarchical_term import hierarchical_term
 from nestax.run.minimize import minimize
-from nestax.run.result import Carry, Status
+from nestax.run.result import Continuation
 from nestax.sklearn.windows import GroupsWindow, with_jax, without_jax
 
 #: Tables are filled up to a multiple of so many columns, so that similar ones share one program.
@@ -227,8 +228,13 @@ class TiltedModel(BaseEstimator, abc.ABC):
         return eqx.tree_at(where, base.with_data(losses=source), numbers)
 
     def _run(
-        self, parts: dict[Any, Part], steps: int, stride: int, fall: Any, carry: Carry | None = None
-    ) -> Carry:
+        self,
+        parts: dict[Any, Part],
+        steps: int,
+        stride: int,
+        fall: Any,
+        carry: Continuation | None = None,
+    ) -> Continuation:
         step = Adam(Schedule(fall, scale=self.learning_rate), jnp.asarray(float(self.n_features_in_)))
         result = minimize(
             self._chain(parts), as_estimator(self.method), step, steps=steps, seed=self._seed,

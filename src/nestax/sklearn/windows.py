@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
 from nestax.draws.source import AbstractSource, Batch
-from nestax.run.result import Carry
+from nestax.run.result import Continuation
 
 
 def filled_size(rows: int, fewest: int) -> int:
@@ -91,12 +91,12 @@ class GroupsWindow(AbstractSource):
         return len(self.first)
 
 
-def without_jax(carry: Carry) -> Carry:
+def without_jax(carry: Continuation) -> Continuation:
     """NumPy arrays alone, so that an estimator that keeps it can be copied, hashed and pickled."""
     leaves = [np.asarray(x) for x in jax.tree.leaves(carry.lane)]
     return dataclasses.replace(carry, lane=leaves, key=np.asarray(jax.random.key_data(carry.key)))
 
 
-def with_jax(carry: Carry) -> Carry:
+def with_jax(carry: Continuation) -> Continuation:
     """The carry that ``without_jax`` made its own, for ``minimize(start=...)``."""
     return dataclasses.replace(carry, key=jax.random.wrap_key_data(jnp.asarray(carry.key)))

@@ -1,6 +1,6 @@
 """Step rules that Optax does not have: those that need the feasible set, or know their length."""
 
-from nestax.parts.step import AbstractStep as AbstractStep
+from nestax.parts.step_rule import AbstractStep as AbstractStep
 from nestax.steps.adaptive import adabound_type as adabound_type
 from nestax.steps.adaptive import adagrad_mean as adagrad_mean
 from nestax.steps.adaptive import adam_type as adam_type

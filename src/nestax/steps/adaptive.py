@@ -25,7 +25,7 @@ import optax
 from jaxtyping import Array, Float, Int, PyTree
 
 from nestax.errors import check_setting, is_traced
-from nestax.parts.tracking import Setting, at
+from nestax.parts.settings import Setting, at
 
 
 class AdaptiveState(eqx.Module):

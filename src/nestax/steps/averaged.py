@@ -2,15 +2,19 @@
 
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from nestax.chain.problem import Problem
-from nestax.errors import check_setting
-from nestax.parts.step import AbstractStep
-from nestax.parts.tracking import as_setting, at, average
+from nestax.parts.settings import POSITIVE, UNIT, Setting, at, setting
+from nestax.parts.step_rule import AbstractStep
+from nestax.parts.tracking import average
+
+
+def one_then_root(count: Array, horizon: Array) -> Array:
+    """τ_0 = 1, then 1/√N for a run of N steps: the schedule of the NASA family."""
+    return jnp.where(count == 0, 1.0, horizon**-0.5)
 
 
 class Averaged(AbstractStep):
@@ -24,19 +28,10 @@ class Averaged(AbstractStep):
         tau: τ in (0, 1], a number or a schedule; None means τ_0 = 1, then 1/√N over N steps.
     """
 
-    lr: Any = eqx.field(converter=as_setting)
-    tau: Any = eqx.field(default=None, converter=lambda x: one_then_root if x is None else as_setting(x))
-
-    def __check_init__(self):
-        check_setting("lr", self.lr, "positive", lambda x: x > 0)
-        check_setting("tau", self.tau, "in (0, 1]", lambda x: (x > 0) & (x <= 1))
+    lr: Setting = setting(POSITIVE)
+    tau: Setting | None = setting(UNIT, default=None, missing=one_then_root)
 
     def update(self, problem: Problem, w: PyTree, grad: PyTree, aux: dict[str, Array], state: Any):
         lr = at(self.lr, state)
         y = problem.proximal(jax.tree.map(lambda x, z: x - lr * z, w, grad), lr)
         return average(w, at(self.tau, state), y), state + 1
-
-
-def one_then_root(count: Array, horizon: Array) -> Array:
-    """τ_0 = 1, then 1/√N for a run of N steps: the schedule of the NASA family."""
-    return jnp.where(count == 0, 1.0, horizon**-0.5)

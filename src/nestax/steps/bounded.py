@@ -2,16 +2,21 @@
 
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 import nestax.trees as trees
 from nestax.chain.problem import Problem
-from nestax.errors import check_setting
-from nestax.parts.step import AbstractStep
-from nestax.parts.tracking import as_setting, at, average
+from nestax.parts.settings import POSITIVE, Setting, at, setting
+from nestax.parts.step_rule import AbstractStep
+from nestax.parts.tracking import average
+
+
+def over_root(count: Array, horizon: Array) -> Array:
+    """1/√T."""
+    del count
+    return horizon**-0.5
 
 
 class Bounded(AbstractStep):
@@ -26,12 +31,8 @@ class Bounded(AbstractStep):
             as the theory asks for at that accuracy.
     """
 
-    lr: Any = eqx.field(converter=as_setting)
-    eps: Any = eqx.field(default=None, converter=lambda x: over_root if x is None else as_setting(x))
-
-    def __check_init__(self):
-        check_setting("lr", self.lr, "positive", lambda x: x > 0)
-        check_setting("eps", self.eps, "positive", lambda x: x > 0)
+    lr: Setting = setting(POSITIVE)
+    eps: Setting | None = setting(POSITIVE, default=None, missing=over_root)
 
     def update(self, problem: Problem, w: PyTree, grad: PyTree, aux: dict[str, Array], state: Any):
         lr, eps = at(self.lr, state), at(self.eps, state)
@@ -39,9 +40,3 @@ class Bounded(AbstractStep):
         length = trees.norm(trees.subtract(target, w))
         share = jnp.where(length > 2 * lr * eps, lr * eps / jnp.maximum(length, lr * eps), 0.5)
         return average(w, share, target), state + 1
-
-
-def over_root(count: Array, horizon: Array) -> Array:
-    """1/√T."""
-    del count
-    return horizon**-0.5

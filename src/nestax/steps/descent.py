@@ -2,14 +2,13 @@
 
 from typing import Any
 
-import equinox as eqx
 import jax
 from jaxtyping import Array, PyTree
 
 from nestax.chain.problem import Problem
-from nestax.errors import check_setting
-from nestax.parts.step import AbstractStep
-from nestax.parts.tracking import Decay, as_setting, at, scaled
+from nestax.parts.estimator import AbstractEstimator
+from nestax.parts.settings import POSITIVE, Decay, Schedule, Setting, at, scaled, setting
+from nestax.parts.step_rule import AbstractStep
 
 
 class Descent(AbstractStep):
@@ -19,18 +18,22 @@ class Descent(AbstractStep):
         lr: η > 0, a number or a schedule of the number of steps taken (and the horizon).
     """
 
-    lr: Any = eqx.field(converter=as_setting)
-
-    def __check_init__(self):
-        check_setting("lr", self.lr, "positive", lambda x: x > 0)
+    lr: Setting = setting(POSITIVE)
 
     def update(self, problem: Problem, w: PyTree, grad: PyTree, aux: dict[str, Array], state: Any):
         lr = at(self.lr, state)
         return problem.proximal(jax.tree.map(lambda x, v: x - lr * v, w, grad), lr), state + 1
 
 
-#: The forgetting rate of SMVR and its relatives where none is given: the shape of Theorem 1.
-FALLING_BETA = scaled(None, 0.1, Decay(2 / 3))
+def step_of(estimator: AbstractEstimator, problem: Problem) -> AbstractStep:
+    """The step rule that a method was published with; plain descent where it names none."""
+    step = estimator.published_step(problem)
+    return Descent(0.1 if estimator.lr is None else estimator.lr) if step is None else step
+
+
+def falling_beta() -> Schedule:
+    """The forgetting rate of SMVR and its relatives where none is given: the shape of Theorem 1."""
+    return Schedule(Decay(2 / 3), scale=0.1)
 
 
 def descent_beside(beta: Any, lr: Any) -> Descent:

@@ -2,16 +2,16 @@
 
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 import nestax.trees as trees
 from nestax.chain.problem import Problem
-from nestax.errors import ProblemError, check_count, check_setting
-from nestax.parts.step import AbstractStep
-from nestax.parts.tracking import as_setting, at, average
+from nestax.errors import ProblemError
+from nestax.parts.settings import POSITIVE, UNIT, Setting, at, count, setting
+from nestax.parts.step_rule import AbstractStep
+from nestax.parts.tracking import average
 
 
 def need_linear_oracle(name: str, problem: Problem) -> None:
@@ -29,10 +29,7 @@ class FrankWolfe(AbstractStep):
         lr: η in (0, 1], a number or a schedule.
     """
 
-    lr: Any = eqx.field(converter=as_setting)
-
-    def __check_init__(self):
-        check_setting("lr", self.lr, "in (0, 1]", lambda x: (x > 0) & (x <= 1))
+    lr: Setting = setting(UNIT)
 
     def check(self, problem: Problem):
         need_linear_oracle("FrankWolfe", problem)
@@ -54,14 +51,9 @@ class InnerFrankWolfe(AbstractStep):
         iterations: N ≥ 1.
     """
 
-    lr: Any = eqx.field(converter=as_setting)
-    beta: Any = eqx.field(default=1.0, converter=as_setting)
-    iterations: int = eqx.field(default=10, static=True)
-
-    def __check_init__(self):
-        check_setting("lr", self.lr, "in (0, 1]", lambda x: (x > 0) & (x <= 1))
-        check_setting("beta", self.beta, "positive", lambda x: x > 0)
-        check_count("iterations", self.iterations)
+    lr: Setting = setting(UNIT)
+    beta: Setting = setting(POSITIVE, default=1.0)
+    iterations: int = count(default=10)
 
     def check(self, problem: Problem):
         need_linear_oracle("InnerFrankWolfe", problem)

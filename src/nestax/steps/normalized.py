@@ -2,16 +2,20 @@
 
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 import nestax.trees as trees
 from nestax.chain.problem import Problem
-from nestax.errors import check_setting
-from nestax.parts.step import AbstractStep
-from nestax.parts.tracking import as_setting, at
+from nestax.parts.settings import POSITIVE, Setting, at, setting
+from nestax.parts.step_rule import AbstractStep
+
+
+def parameter_free(count: Array, horizon: Array) -> Array:
+    """T^{-2/3}: the learning rate, and the forgetting rate that goes with it."""
+    del count
+    return horizon ** (-2 / 3)
 
 
 class Normalized(AbstractStep):
@@ -25,18 +29,9 @@ class Normalized(AbstractStep):
         lr: η > 0; None means T^{-2/3}.
     """
 
-    lr: Any = eqx.field(default=None, converter=lambda x: parameter_free if x is None else as_setting(x))
-
-    def __check_init__(self):
-        check_setting("lr", self.lr, "positive", lambda x: x > 0)
+    lr: Setting | None = setting(POSITIVE, default=None, missing=parameter_free)
 
     def update(self, problem: Problem, w: PyTree, grad: PyTree, aux: dict[str, Array], state: Any):
         size = trees.norm(grad)
         lr = at(self.lr, state) / jnp.where(size > 0, size, 1)
         return problem.proximal(jax.tree.map(lambda x, v: x - lr * v, w, grad), lr), state + 1
-
-
-def parameter_free(count: Array, horizon: Array) -> Array:
-    """T^{-2/3}: the learning rate, and the forgetting rate that goes with it."""
-    del count
-    return horizon ** (-2 / 3)

@@ -7,7 +7,7 @@ from jaxtyping import Array, PyTree
 
 from nestax.chain.problem import Problem
 from nestax.errors import SettingError
-from nestax.parts.step import AbstractStep
+from nestax.parts.step_rule import AbstractStep
 
 
 class Suggested(AbstractStep):

@@ -19,7 +19,6 @@ from jaxtyping import PyTree
 
 from nestax.chain.problem import Problem
 from nestax.errors import ProblemError, SettingError
-from nestax.loop.step import Plan
 from nestax.streams.readers import Reader
 from nestax.streams.stream import Stream
 
@@ -128,17 +127,17 @@ class Feed:
 
     Args:
         problem: some of its levels draw from streams.
-        estimator: with everything filled in: its passes and restarts say what a step takes.
-        plan: batch sizes.
-        stride, last: steps between records, and the last step of the run.
+        courses: which rows its steps take.
+        ahead, stride, last: for how many steps draws are made at once, steps between records, and the
+            last step of the run.
     """
 
-    def __init__(self, problem: Problem, estimator: Any, plan: Plan, stride: int, last: int):
+    def __init__(self, problem: Problem, courses: "list[Course]", ahead: int, stride: int, last: int):
         self.names = [level.name for level in problem.levels]
         self.streams = streams_of(problem)
         self.last = last
-        self.courses = courses_of(problem, estimator, plan.sizes, plan.first_sizes)
-        self.unit, self.steps = self._portion_steps(plan.block, stride)
+        self.courses = courses
+        self.unit, self.steps = self._portion_steps(ahead, stride)
         self.next = self.unit
         # Two places that rows are read into by turns. While a portion is computed with, only the other
         # place is written to: a chunk is complete before the portion after it is asked for.
@@ -149,15 +148,15 @@ class Feed:
         self.now: Portion | None = None
         self.ahead: Ahead | None = None
 
-    def _portion_steps(self, block: int, stride: int) -> tuple[int, int]:
-        """The least and the most steps of a portion: whole strides, or else whole blocks."""
+    def _portion_steps(self, ahead: int, stride: int) -> tuple[int, int]:
+        """The least and the most steps of a portion: whole strides, or else what is drawn at once."""
         one = 0.0
         for course in self.courses:
             often = 1 / course.period if course.period else 0.0
             rows = sum(course.counts.step) + often * sum(course.counts.refresh)
             one += rows * _row_bytes(self.streams[course.levels[0]])
         most = max(1, min(PORTION_STEPS, int(PORTION_BYTES / max(one, 1)), max(self.last, 1)))
-        unit = stride if stride <= most else min(block, most)
+        unit = stride if stride <= most else min(ahead, most)
         return unit, most // unit * unit
 
     # The rows of a run
@@ -257,11 +256,6 @@ class Feed:
             course.reader.go_to(place)
 
 
-def make_feed(problem: Problem, estimator: Any, plan: Plan, stride: int, last: int) -> Feed | None:
-    """The feed of a run; None if no level draws from a stream."""
-    return Feed(problem, estimator, plan, stride, last) if streams_of(problem) else None
-
-
 def streams_of(problem: Problem) -> dict[int, Stream]:
     """The streams of a problem, by the number of the level."""
     return {
@@ -279,19 +273,20 @@ def with_streams(tree: Any, streams: dict[int, Stream]) -> Any:
 
 def with_first_rows(problem: Problem, size: int) -> Problem:
     """The problem with ``size`` draws of step 0 at hand in every stream."""
+    if not streams_of(problem):
+        return problem
     levels = len(problem.levels)
-    plan = Plan((1,) * levels, (size,) * levels, 1, (), None, False, "")
-    feed = make_feed(problem, None, plan, 1, 0)
-    return problem if feed is None else with_streams(problem, feed.sources(0))
+    courses = courses_of(problem, None, (1,) * levels, (size,) * levels)
+    return with_streams(problem, Feed(problem, courses, 1, 1, 0).sources(0))
 
 
-def with_room(problem: Problem, courses: list[Course]) -> Problem:
-    """The problem with room for the rows of the start or of one step, and nothing in it."""
+def with_room(problem: Problem, courses: "list[Course]", steps: int = 1) -> Problem:
+    """The problem with room for the rows of the start or of so many steps, and nothing in it."""
     streams, new = streams_of(problem), {}
     for course in courses:
         for k in course.levels:
-            room = _space(streams[k], course.most(1))
-            new[k] = streams[k].holding(room, 0, np.zeros(1))
+            room = _space(streams[k], course.most(steps))
+            new[k] = streams[k].holding(room, 0, np.zeros(steps))
     return with_streams(problem, new)
 
 

@@ -78,8 +78,8 @@ class Stream(AbstractSource):
         )
         return eqx.tree_at(lambda s: (s.rows, s.first, s.starts), self, new)
 
-    def head(self, count: int) -> Batch:
-        """The first rows, at most so many, to look at before a run."""
+    def some(self, count: int) -> Batch:
+        """The first rows, at most so many."""
         return Batch(self._like(self.reader.read(0, count).rows))
 
     def _like(self, rows: PyTree) -> PyTree:

@@ -4,7 +4,6 @@ import dataclasses
 import math
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,8 +14,9 @@ import nestax.trees as trees
 from nestax.chain.jacobian import pull_through
 from nestax.chain.level import Level
 from nestax.chain.problem import Problem
+from nestax.chain.tracing import compute
 from nestax.errors import check_count
-from nestax.loop.step import draw_batches
+from nestax.parts.batches import draw_batches
 from nestax.streams.feed import with_first_rows
 
 #: Draws that are looked at side by side, over all blocks.
@@ -104,14 +104,14 @@ def check(problem: Problem, *, w: PyTree = None, draws: int = 512, seed: int = 0
     epsilon = float(jnp.finfo(problem.dtype).eps)
     for i, (level, batch) in enumerate(zip(problem.levels, batches, strict=True)):
         own = jax.random.fold_in(key, i)
-        if around is not None and not eqx.filter_jit(_defined)(level, around, batch["value"]):
+        if around is not None and not compute(_defined, level, around, batch["value"]):
             advice.append(
                 f"level {level.name!r}: not finite where its input is off by the noise of one draw, as "
                 f"a tracked value can be; give level {before!r} a project= into its domain."
             )
             around = None
-        found, value, deviation = eqx.filter_jit(_look)(level, x, batch["value"], own, weights=i == 0)
-        around = eqx.filter_jit(_around)(level, value, deviation, around, batch["value"], own)
+        found, value, deviation = compute(_look, level, x, batch["value"], own, i == 0)
+        around = compute(_around, level, value, deviation, around, batch["value"], own)
         before = level.name
         one = LevelCheck(level.name, **{k: float(v) for k, v in found.items()})
         findings.append(one)
@@ -128,10 +128,10 @@ def check(problem: Problem, *, w: PyTree = None, draws: int = 512, seed: int = 0
         x = level.project(value)
     exact_error = None
     if whole.exact is not None and whole.finite:
-        exact_error = float(eqx.filter_jit(_exact_error)(whole, w))
+        exact_error = float(compute(_exact_error, whole, w))
         if not exact_error < 1e3 * epsilon:
             sentences.append(f"exact= differs from the population by {exact_error:.1e}, relative to it.")
-    scale = float(eqx.filter_jit(_noise_scale)(problem, w, batches))
+    scale = float(compute(_noise_scale, problem, w, batches))
     batch_size = 2 ** math.ceil(math.log2(min(max(scale, 1.0), 1024.0))) if scale == scale else 1
     return Report(tuple(findings), exact_error, batch_size, tuple(sentences), tuple(advice))
 
@@ -148,7 +148,7 @@ def _seen(problem: Problem, draws: int) -> tuple[Problem, list[str]]:
 
 
 def _look(
-    level: Level, x: PyTree, batch: Any, key: Array, *, weights: bool
+    level: Level, x: PyTree, batch: Any, key: Array, weights: bool
 ) -> tuple[dict[str, Array], PyTree, Any]:
     """What is found, the mean value, and the standard deviation of each of its entries, if measured."""
     value, deviation = level.value(x, batch), None

@@ -15,9 +15,10 @@ from jaxtyping import Array, PyTree
 import nestax.trees as trees
 from nestax.chain.level import Level
 from nestax.chain.problem import Problem
+from nestax.chain.tracing import compute
 from nestax.draws.source import AbstractSource, Batch, Coupling, Groups
 from nestax.errors import ProblemError, check_count, check_setting
-from nestax.loop.step import draw_batches
+from nestax.parts.batches import draw_batches
 from nestax.streams.feed import PORTION_BYTES, streams_of, with_first_rows
 from nestax.streams.stream import Stream
 
@@ -82,7 +83,7 @@ def evaluate(
     if drawn is None and streams_of(problem):
         value, influences, streamed = _survey(problem, w)
     else:
-        (value, influences), streamed = eqx.filter_jit(_influences)(problem, w, drawn), 0.0
+        (value, influences), streamed = compute(_influences, problem, w, drawn), 0.0
     samples: list[tuple[Any, np.ndarray]] = []
     for level, per_sample in zip(problem.levels, influences, strict=True):
         members = _members(level.source) if drawn is None and per_sample else [None] * len(per_sample)
@@ -135,9 +136,9 @@ def _survey(problem: Problem, w: PyTree) -> tuple[Array, list[Any], float]:
     """F(w), the effects of the rows that are in memory, and the variance due to those that are not."""
     inputs, adjoints = [w], [jnp.ones((), problem.dtype)]
     for level in problem.levels:
-        inputs.append(_mean_over(level, lambda part, v=level, x=inputs[-1]: _value(v, x, part)))
+        inputs.append(_mean_over(level, lambda part, v=level, x=inputs[-1]: compute(_value, v, x, part)))
     for level, x in zip(reversed(problem.levels), inputs[-2::-1], strict=True):
-        pull = lambda part, v=level, x=x, p=adjoints[0]: _pulled(v, x, part, p)
+        pull = lambda part, v=level, x=x, p=adjoints[0]: compute(_pulled, v, x, part, p)
         adjoints.insert(0, _mean_over(level, pull))
     effects, by_reader = [], {}
     for level, x, adjoint in zip(problem.levels, inputs, adjoints[1:], strict=False):
@@ -145,25 +146,23 @@ def _survey(problem: Problem, w: PyTree) -> tuple[Array, list[Any], float]:
         if isinstance(level.source, Stream):
             by_reader.setdefault(id(level.source.reader), []).append((level, x, adjoint))
         elif level.source is not None:
-            here = eqx.filter_jit(_effects)(level, x, level.source.population(), adjoint)
+            here = compute(_effects, level, x, level.source.population(), adjoint)
         effects.append(here)
     variance = 0.0
     for readings in by_reader.values():
         moments = Moments()
         for _, part in _parts(readings[0][0].source):
-            together = [eqx.filter_jit(_effects)(v, x, part, p)[0] for v, x, p in readings]
+            together = [compute(_effects, v, x, part, p)[0] for v, x, p in readings]
             moments.add(np.sum(np.asarray(together, np.float64), axis=0))
         variance += moments.variance_of_mean()
     penalty = 0 if problem.penalty is None else problem.penalty(w)
     return inputs[-1] + penalty + problem.nonsmooth(w), effects, variance
 
 
-@eqx.filter_jit
 def _value(level: Level, x: PyTree, batch: Any) -> PyTree:
     return level.value(x, batch)
 
 
-@eqx.filter_jit
 def _pulled(level: Level, x: PyTree, batch: Any, adjoint: PyTree) -> PyTree:
     return level.value_and_pull(x, batch)[1](adjoint)
 

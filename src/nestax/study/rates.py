@@ -22,7 +22,7 @@ from jaxtyping import Array
 from nestax.chain.problem import Problem
 from nestax.errors import SettingError, check_count, choose
 from nestax.estimators import ATSCGD, NLASG, SCSC, SMVR
-from nestax.parts.tracking import Decay, Schedule
+from nestax.parts.settings import Decay, Schedule
 from nestax.problems import smooth_chain
 from nestax.problems.chains.smooth_chain import KINDS
 from nestax.run.sweep import Sweep, grid, sweep

@@ -16,7 +16,6 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -26,9 +25,10 @@ from jaxtyping import Array, Float, PyTree
 import nestax.trees as trees
 from nestax.chain.level import Level
 from nestax.chain.problem import Problem
+from nestax.chain.tracing import compute
 from nestax.draws.source import Batch, Population
 from nestax.errors import ProblemError, SettingError, check_count, check_seed, check_setting
-from nestax.loop.step import FIRST_WEIGHTS
+from nestax.parts.batches import FIRST_WEIGHTS
 from nestax.table import Table
 from nestax.theory import theorems as theory
 
@@ -124,12 +124,12 @@ def estimate_constants(
     start = problem.project(problem.start(jax.random.fold_in(key, FIRST_WEIGHTS)))
     radius = max(1.0, float(trees.norm(start))) if radius is None else float(radius)
     directions, shares = normal(points - 1, problem.shape.size), number(rng.uniform(size=points - 1))
-    x = eqx.filter_jit(_weights)(problem, start, number(radius), directions, shares)
+    x = compute(_weights, problem, start, number(radius), directions, shares)
     levels, notes = [], []
     for i, level in enumerate(problem.levels):
         batch, first = _batch(level, jax.random.fold_in(key, i), draws), normal(points, 4, x.shape[1])
         # Levels of one kind compile once, whatever they are called.
-        squares, x = eqx.filter_jit(_observe)(level.replace(name=""), x, batch, first)
+        squares, x = compute(_observe, level.replace(name=""), x, batch, first)
         found = {k: float(np.sqrt(np.max(square))) for k, square in jax.device_get(squares).items()}
         if not np.all(np.isfinite([*found.values()])) or not np.all(np.isfinite(x)):
             raise ProblemError(

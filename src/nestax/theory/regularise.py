@@ -32,9 +32,8 @@ def regularised(problem: Problem, mu: float) -> Problem:
     check_setting("mu", mu, "positive", lambda x: x > 0)
     if callable(problem.w0):
         raise SettingError("regularised needs starting weights that are given, not drawn.")
-    return Problem(
-        problem.levels, problem.w0, project=problem.feasible, linear_oracle=problem.linear_oracle,
-        prox=problem.prox, exact=problem.exact,
+    return problem.replace(
+        optimum=None,
         metrics=problem.metrics | {"objective": problem.value},
         penalty=Quadratic(problem.penalty, jnp.asarray(mu, problem.dtype), problem.w0),
-    )  # fmt: skip
+    )

@@ -31,11 +31,7 @@ def returns():
 @pytest.fixture(scope="module")
 def problem(returns):
     """The variance is kept above 0.01 (it is about 0.5): 1/sqrt of a tracker near 0 is a huge step."""
-    base = nx.problems.mean_deviation(returns, delta=1e-12)
-    mean, variance, utility = base.levels
-    floor = lambda v: (v[0], v[1].clip(0.01))
-    levels = [mean, variance.replace(project=floor), utility]
-    return nx.Problem(levels, base.w0, project=base.feasible, exact=base.exact)
+    return nx.problems.mean_deviation(returns, delta=1e-12, least_variance=0.01)
 
 
 def test_the_optimum_is_that_of_a_cone_solver(returns):

@@ -13,6 +13,7 @@ offered where its minimum is known in closed form, and refused where there is no
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -110,10 +111,17 @@ def mean_and_root(yz: tuple[Array, Array], risk: Array, delta: Array) -> Array:
     return -y + risk * jnp.sqrt(z + delta)
 
 
-def nonnegative_square(yz: tuple[Array, Array]) -> tuple[Array, Array]:
-    """A tracked squared deviation may fall below zero, the deviation itself cannot."""
-    y, z = yz
-    return y, jnp.maximum(z, 0)
+class SquareAtLeast(eqx.Module):
+    """A tracked squared deviation may fall below any number, the deviation itself cannot.
+
+    Next to zero the square root has a derivative that throws the weights into a corner.
+    """
+
+    least: Array
+
+    def __call__(self, yz: tuple[Array, Array]) -> tuple[Array, Array]:
+        y, z = yz
+        return y, jnp.maximum(z, self.least)
 
 
 def check_risk(risk: Any) -> None:

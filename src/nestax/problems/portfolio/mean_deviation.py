@@ -22,14 +22,16 @@ from jaxtyping import Array, Float
 from nestax.chain.level import Level
 from nestax.chain.problem import Problem
 from nestax.errors import check_setting
+from nestax.problems.portfolio.exact import ExactPortfolio
 from nestax.problems.portfolio.market import (
     BOUNDED,
     UNBOUNDED,
+    Market,
+    SquareAtLeast,
     check_delta,
     check_risk,
     mean_and_root,
     mean_return,
-    nonnegative_square,
     read_market,
 )
 
@@ -59,6 +61,7 @@ def mean_deviation(
     delta: float = 1e-8,
     constraint: str = "simplex",
     bounds: Any = None,
+    least_variance: float | None = 0.0,
     optimum: float | None = None,
 ) -> Problem:
     """The mean-deviation portfolio, from equal weights.
@@ -72,7 +75,10 @@ def mean_deviation(
             alone) or "free" (no constraint; x* shrinks with δ, so choose δ near the variance).
         bounds: (low, high) of "box", numbers or one per asset: (0, 0.1) caps every weight, (-0.3, 0.5)
             allows short sales.
-        optimum: the least value of F, where it is known; filled in on "budget" and "free".
+        least_variance: a tracked variance is kept at or above this, which no portfolio may have less
+            of; None takes what the least eigenvalue of the covariance proves where Σx = 1.
+        optimum: the least value of F, where it is known; filled in on "budget" and "free". On the other
+            sets ``nx.problems.exact_portfolio(...).least()`` finds it.
     """
     check_risk(risk)
     check_delta(delta)
@@ -87,14 +93,46 @@ def mean_deviation(
         if optimum is None:
             least = (frontier.variance + delta) * (risk**2 - frontier.slope**2)
             optimum = -frontier.mean + np.sqrt(least)
+    if least_variance is None:
+        least_variance = _exact(market, risk, delta).least_variance
+    check_setting("least_variance", least_variance, "at least 0", lambda x: x >= 0)
     dtype = market.data.dtype
+    floor = SquareAtLeast(jnp.asarray(least_variance, dtype))
     numbers = (*market.moments(), risk, delta)
     return market.problem(
         [
             Level(mean_return, market.data, name="mean"),
-            Level(variance, market.data, project=nonnegative_square, name="variance"),
+            Level(variance, market.data, project=floor, name="variance"),
             Level(mean_and_root, args=(risk, delta), name="utility"),
         ],
         exact=MeanDeviation(*(jnp.asarray(x, dtype) for x in numbers)),
         optimum=optimum,
+    )
+
+
+def exact_portfolio(
+    returns: Any,
+    *,
+    risk: float = 0.2,
+    delta: float = 1e-8,
+    constraint: str = "simplex",
+    bounds: Any = None,
+) -> ExactPortfolio:
+    """What is exact about the mean-deviation portfolio: optimum, gap, and how long a step may be.
+
+    Args:
+        returns, risk, delta, bounds: as for ``mean_deviation``.
+        constraint: "simplex", "box" or "budget".
+    """
+    check_risk(risk)
+    check_delta(delta)
+    market = read_market(returns, constraint, bounds, allowed=(*BOUNDED, "budget"))
+    return _exact(market, risk, delta)
+
+
+def _exact(market: Market, risk: float, delta: float) -> ExactPortfolio:
+    everything = np.full(market.rows.shape[1], np.inf)
+    low, high = (-everything, everything) if market.bounds is None else market.bounds
+    return ExactPortfolio(
+        market.rows, risk=risk, delta=delta, low=np.asarray(low), high=np.asarray(high)
     )

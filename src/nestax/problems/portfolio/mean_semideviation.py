@@ -19,11 +19,11 @@ from jaxtyping import Array
 from nestax.chain.level import Level
 from nestax.chain.problem import Problem
 from nestax.problems.portfolio.market import (
+    SquareAtLeast,
     check_delta,
     check_risk,
     mean_and_root,
     mean_return,
-    nonnegative_square,
     read_market,
 )
 
@@ -56,10 +56,11 @@ def mean_semideviation(
     check_risk(risk)
     check_delta(delta)
     market = read_market(returns, constraint, bounds)
+    floor = SquareAtLeast(jnp.zeros((), market.data.dtype))
     return market.problem(
         [
             Level(mean_return, market.data, name="mean"),
-            Level(semivariance, market.data, project=nonnegative_square, name="semivariance"),
+            Level(semivariance, market.data, project=floor, name="semivariance"),
             Level(mean_and_root, args=(risk, delta), name="utility"),
         ],
         optimum=optimum,

@@ -12,7 +12,8 @@ from nestax.chain.problem import Problem
 from nestax.errors import ProblemError, SettingError, choose
 from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Trackers
 from nestax.parts.plug_in import fill_table, visit_table
-from nestax.parts.step import AbstractStep
+from nestax.parts.step_rule import AbstractStep
+from nestax.steps.descent import step_of
 
 STORES = ("float32", "bfloat16", "float16")
 
@@ -90,7 +91,7 @@ class PerBlock(AbstractEstimator):
         self.estimator.check(problem.block(0))
 
     def published_step(self, problem: Problem) -> AbstractStep:
-        return self.estimator.published_step(problem)
+        return step_of(self.estimator, problem)
 
     def defaults(self, problem: Problem, horizon: Array | int, sizes: tuple[int, ...]) -> Any:
         blocks: Any = problem.blocks

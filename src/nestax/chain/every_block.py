@@ -1,0 +1,56 @@
+"""A chain with blocks as one chain without: all blocks side by side, in every value and every draw."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import PyTree
+
+from nestax.chain.level import Level
+from nestax.draws.blocks import EveryBlock
+
+
+class AcrossBlocks(eqx.Module):
+    """The function of a level for all blocks side by side.
+
+    stacked: whether its input has one entry per block; that of the innermost level is w, for all.
+    outermost: whether its outcome is the average over the blocks.
+    """
+
+    fn: Callable[..., PyTree]
+    stacked: bool = eqx.field(static=True)
+    drawn: bool = eqx.field(static=True)
+    batched: bool = eqx.field(static=True)
+    outermost: bool = eqx.field(static=True)
+
+    def __call__(self, x: PyTree, *rest: Any) -> PyTree:
+        draw = ((1 if self.batched else 0),) if self.drawn else ()
+        axes = (0 if self.stacked else None, *draw, *(None,) * (len(rest) - len(draw)))
+        each = jax.vmap(self.fn, in_axes=axes)(x, *rest)
+        return jax.tree.map(lambda y: jnp.mean(y, 0), each) if self.outermost else each
+
+
+class OntoEach(eqx.Module):
+    """The projection of a level for all blocks side by side."""
+
+    onto: Callable[[PyTree], PyTree]
+
+    def __call__(self, value: PyTree) -> PyTree:
+        return jax.vmap(self.onto)(value)
+
+
+def across_blocks(levels: Sequence[Level]) -> list[Level]:
+    """The levels for all blocks side by side: one entry per block in values, all blocks in draws."""
+    out, stacked = [], False
+    for level in levels:
+        drawn, last = not level.deterministic, level is levels[-1]
+        across = stacked or drawn
+        fn = AcrossBlocks(level.fn, stacked, drawn, level.batched, last) if across else level.fn
+        onto = OntoEach(level.onto) if level.onto and across and not last else level.onto
+        source: Any = level.source
+        data = EveryBlock(source) if drawn else None
+        out.append(level.replace(fn=fn, data=data, project=onto, structure=None))
+        stacked = across
+    return out

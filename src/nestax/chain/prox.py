@@ -1,0 +1,44 @@
+"""Convex terms that need not be smooth, through their proximal maps."""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, PyTree
+
+from nestax.errors import check_setting
+
+
+class Prox(eqx.Module):
+    """A convex term r(w) with its proximal map; it may be non-smooth.
+
+    Args:
+        value: ``value(w)``, r itself.
+        fn: ``fn(w, scale)``, the x that minimises scale·r(x) + ‖x − w‖²/2.
+    """
+
+    value: Callable[[PyTree], Array]
+    fn: Callable[[PyTree, Any], PyTree]
+
+    @staticmethod
+    def l1(strength: float) -> "Prox":
+        """r(w) = strength·‖w‖₁, whose proximal map shrinks every entry towards zero."""
+        check_setting("strength", strength, "at least 0", lambda s: s >= 0)
+        return Prox(SumOfSizes(jnp.asarray(strength)), Shrink(jnp.asarray(strength)))
+
+
+class SumOfSizes(eqx.Module):
+    strength: Array
+
+    def __call__(self, w: PyTree) -> Array:
+        return self.strength * sum(jnp.sum(jnp.abs(x)) for x in jax.tree.leaves(w))
+
+
+class Shrink(eqx.Module):
+    strength: Array
+
+    def __call__(self, w: PyTree, scale: Any) -> PyTree:
+        by = scale * self.strength
+        return jax.tree.map(lambda x: jnp.sign(x) * jnp.maximum(jnp.abs(x) - by, 0), w)

@@ -1,0 +1,358 @@
+"""The command line. Nothing here imports JAX before a command runs."""
+
+import enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nestax.cli.shell import Group, begin, finish, keep, read_config, repeat
+
+app = typer.Typer(
+    name="nestax",
+    cls=Group,
+    help="Stochastic multi-level compositional optimisation.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+data = typer.Typer(cls=Group, no_args_is_help=True, help="Data sets: what there is, and fetching one.")
+app.add_typer(data, name="data")
+reproduce = typer.Typer(cls=Group, no_args_is_help=True, help="The experiments of the SMVR paper.")
+app.add_typer(reproduce, name="reproduce")
+
+
+class Unit(enum.StrEnum):
+    PERCENT = "percent"
+    FRACTION = "fraction"
+
+
+class Constraint(enum.StrEnum):
+    SIMPLEX = "simplex"
+    BOX = "box"
+    BUDGET = "budget"
+
+
+UnitOption = Annotated[
+    Unit | None, typer.Option(help="What the returns are in; 0.01 is one percent as a fraction.")
+]
+PricesOption = Annotated[bool, typer.Option("--prices", help="The file holds prices, not returns.")]
+RiskOption = Annotated[float, typer.Option(help="Price of one unit of standard deviation.")]
+SamplesOption = Annotated[int, typer.Option(min=1, help="Draws over all levels, for every method.")]
+BatchOption = Annotated[int, typer.Option(min=1, help="Draws per level and step.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+OutOption = Annotated[
+    Path | None, typer.Option(help="Folder for report, figures and records; without it only print.")
+]
+OverwriteOption = Annotated[
+    bool, typer.Option("--overwrite", help="Replace an earlier run in that folder.")
+]
+CheckpointOption = Annotated[
+    Path | None, typer.Option(help="Folder to keep the run in, so that it can go on if it is stopped.")
+]
+ResumeOption = Annotated[
+    bool, typer.Option("--resume", help="Go on with the run in --checkpoint, or begin one.")
+]
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        is_eager=True, callback=read_config, help="TOML file with any of these settings; options win."
+    ),
+]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from nestax.version import __version__
+
+        typer.echo(f"nestax {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Stochastic multi-level compositional optimisation."""
+
+
+@app.command()
+def demo(
+    ctx: typer.Context,
+    seeds: Annotated[int, typer.Option(min=1, help="Repetitions per method.")] = 10,
+    json: JsonOption = False,
+    out: OutOption = Path("demo"),
+    overwrite: OverwriteOption = False,
+) -> None:
+    """Solve a risk-averse portfolio on made-up returns with four methods, and compare them."""
+    settings = begin(ctx)
+    from nestax.cli.demo import run_demo
+
+    finish(ctx, run_demo(**settings))
+
+
+@app.command()
+def portfolio(
+    ctx: typer.Context,
+    returns: Annotated[
+        str, typer.Argument(help="A CSV or Parquet file, or synthetic, industry10, 12, 17, 30.")
+    ],
+    unit: UnitOption = None,
+    prices: PricesOption = False,
+    risk: RiskOption = 0.2,
+    constraint: Annotated[
+        Constraint,
+        typer.Option(help="No short positions; limits on every weight; or weights add up to 1 alone."),
+    ] = Constraint.SIMPLEX,
+    low: Annotated[float | None, typer.Option(help="Least weight under --constraint box.")] = None,
+    high: Annotated[float | None, typer.Option(help="Largest weight under --constraint box.")] = None,
+    method: Annotated[str, typer.Option(help="One of `nestax methods`.")] = "SnapshotSMVR",
+    lr: Annotated[
+        float | None, typer.Option(help="Learning rate; found by itself if not given.")
+    ] = None,
+    samples: Annotated[
+        int | None, typer.Option(min=1, help="Budget of draws over all levels; or 20,000 steps.")
+    ] = None,
+    batch_size: BatchOption = 64,
+    seed: Annotated[int, typer.Option(help="Every draw is a function of it.")] = 0,
+    json: JsonOption = False,
+    config: ConfigOption = None,
+    out: OutOption = None,
+    overwrite: OverwriteOption = False,
+    checkpoint: CheckpointOption = None,
+    resume: ResumeOption = False,
+) -> None:
+    """Weights of least −mean + risk·deviation for the assets in a file, and how good they are."""
+    settings = begin(ctx)
+    from nestax.cli.portfolio import solve_portfolio
+
+    finish(ctx, solve_portfolio(**settings, keeping=keep(ctx)))
+
+
+@app.command()
+def classify(
+    ctx: typer.Context,
+    train: Annotated[
+        str, typer.Argument(help="A CSV or Parquet file: numbers, and a column of classes.")
+    ],
+    target: Annotated[str, typer.Option(help="The column that holds the class; any words.")],
+    groups: Annotated[
+        str | None,
+        typer.Option(help="A column of groups; each class of each group is then treated as one."),
+    ] = None,
+    test: Annotated[str | None, typer.Option(help="A file with rows to predict and compare.")] = None,
+    held_out: Annotated[
+        float | None,
+        typer.Option(min=0.01, max=0.99, help="Share of every class to compare on; 0.3 without --test."),
+    ] = None,
+    inner_tilt: Annotated[
+        float, typer.Option(help="Within classes; below 0 looks away from rows that do not fit.")
+    ] = -2.0,
+    outer_tilt: Annotated[
+        float, typer.Option(help="Across classes; above 0 looks at the one served worst.")
+    ] = 10.0,
+    l2: Annotated[float, typer.Option(help="Strength of the penalty on the weights.")] = 0.01,
+    method: Annotated[str, typer.Option(help="One of `nestax methods`.")] = "SMVR",
+    steps: Annotated[int, typer.Option(min=1, help="Steps of the method.")] = 2_000,
+    batch_size: Annotated[int, typer.Option(min=1, help="Draws per class and step.")] = 16,
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of the draws and of the split.")] = 0,
+    json: JsonOption = False,
+    config: ConfigOption = None,
+    out: OutOption = None,
+    overwrite: OverwriteOption = False,
+) -> None:
+    """A classifier for rare and mislabelled classes from a file, beside logistic regression."""
+    settings = begin(ctx)
+    from nestax.cli.classify import classify_file
+
+    finish(ctx, classify_file(**settings))
+
+
+@app.command()
+def compare(
+    ctx: typer.Context,
+    data: Annotated[
+        str, typer.Option(help="synthetic, industry10, 12, 17, 30, or a CSV or Parquet file.")
+    ] = "synthetic",
+    unit: UnitOption = None,
+    prices: PricesOption = False,
+    risk: RiskOption = 0.2,
+    methods: Annotated[
+        str, typer.Option(help="Names from `nestax methods`, separated by commas.")
+    ] = "Plain,SCSC,NLASG,SMVR,SnapshotSMVR",
+    samples: SamplesOption = 200_000,
+    batch_size: BatchOption = 16,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs per method that are reported.")] = 10,
+    tune_seeds: Annotated[
+        int, typer.Option(min=1, help="Further runs that choose the learning rate.")
+    ] = 3,
+    json: JsonOption = False,
+    config: ConfigOption = None,
+    out: OutOption = None,
+    overwrite: OverwriteOption = False,
+    checkpoint: CheckpointOption = None,
+    resume: ResumeOption = False,
+) -> None:
+    """Several methods on one portfolio: the same samples, each at its best learning rate."""
+    settings = begin(ctx)
+    from nestax.cli.compare import compare_methods
+
+    finish(ctx, compare_methods(**settings, keeping=keep(ctx)))
+
+
+@app.command()
+def resume(
+    ctx: typer.Context,
+    folder: Annotated[Path, typer.Argument(help="What --checkpoint named.")],
+) -> None:
+    """Go on with a run that was kept by --checkpoint and stopped; the same command, typed again."""
+    repeat(ctx, folder)
+
+
+@reproduce.command("portfolio")
+def reproduce_portfolio(
+    ctx: typer.Context,
+    full: Annotated[
+        bool, typer.Option("--full", help="All markets and 20 runs: a quarter of an hour on 2 cores.")
+    ] = False,
+    industries: Annotated[
+        str | None,
+        typer.Option(help="Markets, separated by commas; 10,12,17,30 with --full, or else 10."),
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Runs that are reported; 20 with --full, or else 5.")
+    ] = None,
+    tune_seeds: Annotated[
+        int | None, typer.Option(min=1, help="Runs that choose the settings; 8 with --full, or else 3.")
+    ] = None,
+    json: JsonOption = False,
+    out: OutOption = None,
+    overwrite: OverwriteOption = False,
+) -> None:
+    """Figures 1 and 2: methods compared on portfolios of industries, and SMVR with balls."""
+    settings = begin(ctx)
+    from nestax.cli.reproduce import portfolio_figures
+
+    finish(ctx, portfolio_figures(**settings))
+
+
+@reproduce.command("term")
+def reproduce_term(
+    ctx: typer.Context,
+    full: Annotated[
+        bool, typer.Option("--full", help="Four data sets and 20 runs: a quarter of an hour on 2 cores.")
+    ] = False,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Splits that are reported; 20 with --full, or else 5.")
+    ] = None,
+    tune_seeds: Annotated[
+        int | None,
+        typer.Option(min=1, help="Splits that choose the settings; 8 with --full, or else 3."),
+    ] = None,
+    json: JsonOption = False,
+    out: OutOption = None,
+    overwrite: OverwriteOption = False,
+) -> None:
+    """Figure 3 and Table 2: methods compared on classes that are rare and mislabelled."""
+    settings = begin(ctx)
+    from nestax.cli.reproduce import term_table
+
+    finish(ctx, term_table(**settings))
+
+
+@reproduce.command("maml")
+def reproduce_maml(
+    ctx: typer.Context,
+    full: Annotated[
+        bool, typer.Option("--full", help="Images of 28 × 28 and 1,000 steps, for a large GPU.")
+    ] = False,
+    shots: Annotated[
+        int | None,
+        typer.Option(min=1, max=5, help="Images of a class to learn from; 1 and 5 by default."),
+    ] = None,
+    only: Annotated[
+        str | None, typer.Option(help="Methods to compute, separated by semicolons; all by default.")
+    ] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(min=20, help="Steps of a run; 1,000 with --full, 60 without it, by default."),
+    ] = None,
+    cells: Annotated[
+        Path | None, typer.Option(help="Folder in which every method's result is kept, and found again.")
+    ] = None,
+    tuned: Annotated[
+        Path | None,
+        typer.Option(help="Folder of kept results whose settings are taken; by default they are tuned."),
+    ] = None,
+    json: JsonOption = False,
+    out: OutOption = None,
+    overwrite: OverwriteOption = False,
+) -> None:
+    """Figure 4: methods compared on five-step meta-learning of handwriting."""
+    settings = begin(ctx, float64=False)
+    from nestax.cli.reproduce import few_shot_figure
+
+    finish(ctx, few_shot_figure(**settings))
+
+
+@data.command("list")
+def list_sets(json: JsonOption = False) -> None:
+    """Every data set with its size, its terms, and where it lies on this machine."""
+    from nestax.cli.data import list_data
+
+    list_data(json)
+
+
+@data.command()
+def fetch(name: Annotated[str, typer.Argument(help="One of `nestax data list`.")]) -> None:
+    """Download a data set into the cache, unless it is on this machine; print its files."""
+    from nestax.cli.data import fetch_data
+
+    fetch_data(name)
+
+
+@app.command()
+def doctor(json: JsonOption = False) -> None:
+    """What nestax finds on this machine: versions, devices, folders, and what will be slow."""
+    from nestax.cli.doctor import examine
+
+    examine(json)
+
+
+@app.command()
+def methods(
+    name: Annotated[str | None, typer.Argument(help="Everything about one method.")] = None,
+) -> None:
+    """List every method: levels, cost per step, memory, claimed rate, reference."""
+    from nestax.cli.methods import list_methods
+
+    list_methods(name)
+
+
+@app.command()
+def cite(name: Annotated[str, typer.Argument(help="Name of a method, such as NLASG.")]) -> None:
+    """Print the BibTeX entry of a method."""
+    from nestax.cli.methods import print_reference
+
+    print_reference(name)
+
+
+@app.command()
+def rates(
+    family: Annotated[str, typer.Option(help="nonconvex, convex, strongly convex or PL.")] = "nonconvex",
+    methods: Annotated[str, typer.Option(help="Names, separated by commas.")] = "SMVR,SCSC,NLASG,ATSCGD",
+    levels: Annotated[str, typer.Option(help="Numbers of levels, separated by commas.")] = "1,2,3",
+    longest: Annotated[int, typer.Option(help="Steps of the longest run.")] = 2**18,
+    seeds: Annotated[int, typer.Option(min=2, help="Runs per point.")] = 16,
+    out: Annotated[Path, typer.Option(help="Folder for the figure and the tables.")] = Path("rates"),
+) -> None:
+    """Measure how samples grow with accuracy, per method and number of levels."""
+    from nestax.cli.rates import measure_rates
+
+    measure_rates(family, methods.split(","), levels.split(","), longest, seeds, out)
+
+
+def main() -> None:
+    app()

@@ -1,0 +1,177 @@
+"""Many lanes of steps in nested loops, made of traced pieces. Pure.
+
+Lanes (settings × seeds) are mapped inside the loop, so that the step counter is one scalar for all and
+a restart is a real branch. Draws are made ahead for some steps at once; lanes of equal seed share them.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, PyTree
+
+from nestax.chain.tracing import Traced
+from nestax.loop.packing import Packing
+from nestax.loop.plan import AHEAD_AT_ONCE, Plan
+
+#: How many records one call can hold; the host visits at least that often.
+CAPACITY = 128
+
+
+class Pieces(eqx.Module):
+    """A lane as data: the functions of ``Lane``, traced.
+
+    Each takes the arrays of the lane first, and then what it takes there, with carries packed. They
+    return whole ones.
+    """
+
+    start: Traced
+    draw: Traced
+    step: Traced | None
+    refresh: Traced | None
+    observe: Traced
+    packing: Packing = eqx.field(static=True)
+
+
+class Lanes(eqx.Module):
+    """What a compiled program is called with: the pieces, and the arrays of all lanes.
+
+    arrays: of ``Lane``, which all lanes share.
+    settings: of every lane, with a leading axis in a grid.
+    key: one key, or one per seed in a grid.
+    """
+
+    pieces: Pieces
+    arrays: PyTree
+    settings: PyTree
+    key: Array
+    plan: Plan = eqx.field(static=True)
+
+    def over(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """Lifts ``fn(setting, per_seed, packed)`` to all lanes."""
+        if not self.plan.grid:
+            return fn
+        over_seeds = jax.vmap(fn, in_axes=(None, 0, 0))
+        return jax.vmap(over_seeds, in_axes=(0, None, 0))
+
+
+def start(lanes: Lanes) -> list[Array]:
+    """The first carry of every lane, packed."""
+    pieces = lanes.pieces
+    one = lambda setting, key, _: pieces.packing.pack(pieces.start(lanes.arrays, setting, key))
+    return lanes.over(one)(lanes.settings, lanes.key, None)
+
+
+def observe(lanes: Lanes, packed: list[Array]) -> dict[str, Array]:
+    """One record of every lane, and whether everything that the lane carries is finite."""
+    one = lambda setting, _, packed: lanes.pieces.observe(lanes.arrays, setting, packed)
+    return lanes.over(one)(lanes.settings, None, packed)
+
+
+def advance(
+    lanes: Lanes, packed: list[Array], step: Array, strides: Array, length: Array
+) -> tuple[list[Array], Array, dict[str, Array]]:
+    """``strides`` times: ``length`` steps, then one record. Both numbers are traced bounds.
+
+    A block of draws may end within a stride and a stride within a block, so that the size of neither
+    depends on the other: runs of other lengths are the same program.
+    """
+    first, end = step, step + strides * length
+    shapes = jax.eval_shape(lambda: observe(lanes, packed))
+    records = jax.tree.map(lambda s: jnp.zeros((CAPACITY, *s.shape), s.dtype), shapes)
+
+    def one_block(state: Any) -> Any:
+        drawn, step = state[1], state[1]
+        until = jnp.minimum(step + lanes.plan.ahead, end)
+        draws = _draw_ahead(lanes, step + 1, until - step)
+
+        def to_record_or_end(state: Any) -> Any:
+            packed, step, records, k = state
+            due = first + (k + 1) * length
+            stop = jnp.minimum(due, until)
+            one = lambda i, p: _step(lanes, p, jax.tree.map(lambda d: d[i - drawn], draws), i + 1)
+            packed = _loop(lanes.plan.unroll, step, stop, one, packed)
+            write = lambda all: jax.tree.map(
+                lambda all, new: all.at[k].set(new), all, observe(lanes, packed)
+            )
+            records = jax.lax.cond(stop == due, write, lambda all: all, records)
+            return packed, stop, records, k + (stop == due)
+
+        return jax.lax.while_loop(
+            lambda s: (s[3] < strides) & ((s[1] < until) | (length == 0)), to_record_or_end, state
+        )
+
+    state = (packed, step, records, jnp.zeros_like(step))
+    packed, step, records, _ = jax.lax.while_loop(lambda s: s[3] < strides, one_block, state)
+    return packed, step, records
+
+
+def in_short(lanes: Lanes, step: Array) -> Any:
+    """The start, one step and its record: all that a run is, however it is cut into pieces."""
+    draws = jax.tree.map(lambda d: d[0], _draw_at(lanes, step, 1))
+    packed = _step(lanes, start(lanes), draws, step)
+    return packed, observe(lanes, packed)
+
+
+def _draw_ahead(lanes: Lanes, first: Array, many: Array) -> PyTree:
+    """The batches of ``many`` ≤ ``plan.ahead`` steps; fewer in portions, as drawing may be costly."""
+    ahead = lanes.plan.ahead
+    at_once = lambda: _draw_at(lanes, first, ahead)
+    if ahead <= AHEAD_AT_ONCE:
+        return at_once()
+
+    def portion(k: Array, room: PyTree) -> PyTree:
+        at = k * AHEAD_AT_ONCE
+        new = _draw_at(lanes, first + at, AHEAD_AT_ONCE)
+        write = lambda all, new: jax.lax.dynamic_update_slice_in_dim(all, new, at, 0)
+        return jax.tree.map(write, room, new)
+
+    def in_portions() -> PyTree:
+        room = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(at_once))
+        return jax.lax.fori_loop(0, -(-many // AHEAD_AT_ONCE), portion, room)
+
+    return jax.lax.cond(many == ahead, at_once, in_portions)
+
+
+def _draw_at(lanes: Lanes, first: Array, many: int) -> PyTree:
+    """The batches of ``many`` steps, the leading axis the step (and then the seed)."""
+    settings = lanes.settings
+    if lanes.plan.grid:  # what is drawn does not depend on the setting
+        settings = jax.tree.map(lambda x: x[0], settings)
+    one = lambda key, step: lanes.pieces.draw(lanes.arrays, settings, key, step)
+    if lanes.plan.grid:
+        one = jax.vmap(one, in_axes=(0, None))
+    return jax.vmap(one, in_axes=(None, 0))(lanes.key, first + jnp.arange(many, dtype=first.dtype))
+
+
+def _step(lanes: Lanes, packed: list[Array], draws: Any, step: Array) -> list[Array]:
+    """One step of every lane."""
+    pieces, period = lanes.pieces, lanes.plan.period or 1
+
+    def every(piece: Any) -> Callable[[list[Array]], list[Array]]:
+        def one(setting: PyTree, seed: tuple[Array, Any], packed: list[Array]) -> list[Array]:
+            return pieces.packing.pack(piece(lanes.arrays, setting, *seed, packed, step))
+
+        return lambda packed: lanes.over(one)(lanes.settings, (lanes.key, draws), packed)
+
+    if pieces.refresh is None:
+        return every(pieces.step)(packed)
+    if pieces.step is None:
+        return every(pieces.refresh)(packed)
+    return jax.lax.cond(step % period == 0, every(pieces.refresh), every(pieces.step), packed)
+
+
+def _loop(unroll: int, first: Array, end: Array, body: Callable[[Array, Any], Any], carry: Any) -> Any:
+    """``body(i, carry)`` for i from ``first`` to ``end``, with ``unroll`` in turns of that length."""
+    if unroll == 1:
+        return jax.lax.fori_loop(first, end, body, carry)
+
+    def turn(k: Array, carry: Any) -> Any:
+        begin = first + k * unroll
+        return jax.lax.fori_loop(0, unroll, lambda i, c: body(begin + i, c), carry, unroll=8)
+
+    turns = (end - first) // unroll
+    carry = jax.lax.fori_loop(0, turns, turn, carry)
+    return jax.lax.fori_loop(first + turns * unroll, end, body, carry)

@@ -1,0 +1,197 @@
+"""Settings of methods and step rules: numbers or schedules, with the range that each must lie in.
+
+A number is an array leaf, so that changing it never compiles again; a schedule is a function of the
+number of updates, and of the length of the run if it asks for that.
+"""
+
+import dataclasses
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, PyTree
+
+from nestax.chain.tracing import Traced, trace
+from nestax.errors import SettingError, check_count, check_setting, choose
+
+#: A number, or one number per level.
+Number = Array | float
+#: The same, or a schedule: ``fn(count)`` or ``fn(count, horizon)``.
+Setting = Number | Callable[..., Any]
+
+
+class Range(NamedTuple):
+    """Where a setting must lie: what completes the sentence "it must be …", and the test of it."""
+
+    words: str
+    holds: Callable[[Any], Any]
+
+
+UNIT = Range("in (0, 1]", lambda x: (x > 0) & (x <= 1))
+BELOW_ONE = Range("in (0, 1)", lambda x: (x > 0) & (x < 1))
+UP_TO_HALF = Range("in (0, 1/2]", lambda x: (x > 0) & (x <= 0.5))
+POSITIVE = Range("positive", lambda x: x > 0)
+NONNEGATIVE = Range("at least 0", lambda x: x >= 0)
+
+
+def setting(within: Range, *, missing: Setting | None = None, **options: Any) -> Any:
+    """A field that holds a setting, which must lie within a range.
+
+    Args:
+        missing: what None stands for; by default it is filled in later.
+        options: as for ``eqx.field``, for example ``default``.
+    """
+    options.setdefault("converter", lambda x: missing if x is None else as_setting(x))
+    return eqx.field(metadata=checked(within), **options)
+
+
+def checked(within: Range) -> dict[str, Any]:
+    """The metadata of a field whose value is looked at."""
+    return {"check": lambda name, value: check_setting(name, value, *within)}
+
+
+def choice(*words: str, default: str) -> Any:
+    """A field that holds one of a few words, and that is part of the program."""
+    check = lambda name, value: choose(name, value, words)
+    return eqx.field(metadata={"check": check}, static=True, default=default)
+
+
+def count(**options: Any) -> Any:
+    """A field that holds a whole number of at least one, and that is part of the program."""
+    return eqx.field(metadata={"check": check_count}, static=True, **options)
+
+
+class Settings(eqx.Module):
+    """An immutable tree of settings; refuses one that is out of its range."""
+
+    def __check_init__(self):
+        for field in dataclasses.fields(self):
+            check, value = field.metadata.get("check"), getattr(self, field.name)
+            if check is not None and value is not None and not isinstance(value, eqx.Module):
+                check(field.name, value)
+
+
+def as_setting(value: Any) -> Any:
+    """A number as an array leaf; a schedule, or None for what is filled in later, as it is."""
+    if value is None or callable(value) or isinstance(value, eqx.Module):
+        return value
+    try:
+        return jnp.asarray(value)
+    except TypeError:
+        raise SettingError(f"a setting must be a number or a schedule; got {value!r}.") from None
+
+
+def at(setting: Any, count: Array) -> Any:
+    """The value of a setting at the estimator's own count: settings are numbers or schedules."""
+    if setting is None:
+        raise SettingError(
+            "a setting of this method depends on the run: use estimator.defaults(problem, steps, "
+            "batch_sizes), which fills it in."
+        )
+    return setting(count) if callable(setting) else setting
+
+
+def per_level(setting: Any, i: int, levels: int) -> Array:
+    """The entry of level ``i`` of a setting that is one number for all levels or one per level."""
+    setting = jnp.asarray(setting)
+    if setting.ndim == 0:
+        return setting
+    if setting.shape != (levels,):
+        raise SettingError(
+            "a setting per level needs one number per level; "
+            f"got {setting.shape[0]} for {levels} levels."
+        )
+    return setting[i]
+
+
+class Schedule(eqx.Module):
+    """A schedule ``scale·fn(count)`` or ``scale·fn(count, horizon)``, in the dtype of the run.
+
+    Scale and horizon are leaves, so that runs of other lengths or rates share a compilation.
+
+    asks: whether ``fn`` is given the horizon; None means that its signature says so.
+    """
+
+    fn: Callable[..., Any]
+    horizon: Array | None = None
+    dtype: str | None = eqx.field(default=None, static=True)
+    scale: Any = eqx.field(default=None, converter=lambda x: None if x is None else jnp.asarray(x))
+    asks: bool | None = eqx.field(default=None, static=True)
+
+    def __call__(self, count: Array) -> Array:
+        numbers = [count] if self.horizon is None else [count, self.horizon]
+        value = self.fn(*(jnp.asarray(n, count_dtype(self.dtype)) for n in numbers))
+        value = jnp.asarray(value, self.dtype)
+        return value if self.scale is None else self.scale * value
+
+
+def count_dtype(dtype: str | None) -> Any:
+    """The integers that schedules see: quotients of 32-bit ones would be in single precision."""
+    return jnp.int64 if dtype == "float64" else jnp.int32
+
+
+class Decay(eqx.Module):
+    """(1 + count/offset)^(−exponent): the shape of the theory's schedules, 1 at the start."""
+
+    exponent: float = eqx.field(static=True)
+    offset: float = eqx.field(default=100.0, static=True)
+
+    def __call__(self, count: Array) -> Array:
+        return (1 + count / self.offset) ** -self.exponent
+
+
+def scaled(setting: Any, default: float, shape: Callable[..., Any]) -> Any:
+    """A number times a published schedule; a schedule of the user's own replaces it."""
+    if callable(setting):
+        return setting
+    return Schedule(shape, scale=default if setting is None else setting)
+
+
+def with_schedules(tree: PyTree, horizon: Array | int, dtype: str) -> PyTree:
+    """Makes a ``Schedule`` of every function among the settings, and gives it what it asks for."""
+
+    def one(leaf: Schedule) -> Schedule:
+        if leaf.dtype is not None:
+            return leaf
+        given = jnp.asarray(horizon) if leaf.asks else None
+        return Schedule(leaf.fn, given, dtype, leaf.scale, leaf.asks)
+
+    return _over_schedules(one, tree)
+
+
+def with_lifted_schedules(tree: PyTree, dtype: str) -> PyTree:
+    """The same schedules with every number in them as a leaf, so that others never compile again."""
+
+    def one(leaf: Schedule) -> Schedule:
+        if isinstance(leaf.fn, Traced):
+            return leaf
+        count = jax.ShapeDtypeStruct((), count_dtype(dtype))
+        fn = trace(leaf.fn, *[count] * (2 if leaf.asks else 1), lift=True)
+        return dataclasses.replace(leaf, fn=fn)
+
+    return _over_schedules(one, tree)
+
+
+def _over_schedules(change: Callable[[Schedule], Schedule], tree: PyTree) -> PyTree:
+    """Every function among the settings as a ``Schedule`` that knows what it asks for, changed."""
+
+    def one(leaf: Any) -> Any:
+        if not isinstance(leaf, Schedule):
+            if not callable(leaf):
+                return leaf
+            leaf = Schedule(leaf)
+        if leaf.asks is None:
+            leaf = dataclasses.replace(leaf, asks=_needed(leaf.fn) >= 2)
+        return change(leaf)
+
+    return jax.tree.map(one, tree, is_leaf=lambda x: isinstance(x, Schedule))
+
+
+def _needed(fn: Callable[..., Any]) -> int:
+    """How many arguments a function cannot do without."""
+    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = inspect.signature(fn).parameters.values()
+    return sum(p.default is p.empty and p.kind in by_position for p in parameters)

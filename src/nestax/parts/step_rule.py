@@ -1,0 +1,108 @@
+"""The contract of a step rule: from weights and a gradient estimate to new weights."""
+
+import abc
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, PyTree
+
+import nestax.trees as trees
+from nestax.chain.problem import Problem
+from nestax.chain.tracing import trace
+from nestax.errors import ProblemError, SettingError
+from nestax.parts.settings import Settings, with_lifted_schedules, with_schedules
+
+
+class AbstractStep(Settings):
+    """A step rule that knows the problem; its settings are numbers or schedules.
+
+    Where an Optax optimiser returns a change of the weights, a step rule returns new weights inside
+    the feasible set.
+    """
+
+    def init(self, w: PyTree) -> Any:
+        """The state at the start: by default the number of steps taken."""
+        del w
+        return jnp.zeros((), jnp.int32)
+
+    @abc.abstractmethod
+    def update(
+        self, problem: Problem, w: PyTree, grad: PyTree, aux: dict[str, Array], state: Any
+    ) -> tuple[PyTree, Any]:
+        """New weights and state.
+
+        ``aux`` is what the estimator has to say besides the gradient; ``aux["value"]`` is the tracked F.
+        """
+
+    def ready(self, horizon: Array | int, dtype: Any) -> "AbstractStep":
+        """This rule with its schedules filled in for a run of that length, in the dtype of w."""
+        return trees.cast(with_schedules(self, horizon, str(dtype)), dtype)
+
+    def lifted(self, w: PyTree, aux: Callable[[], dict[str, Any]]) -> "AbstractStep":
+        """The same rule with every number in it as a leaf, so that other ones never compile again.
+
+        ``w`` and what ``aux()`` returns are trees of shapes.
+        """
+        del aux
+        return with_lifted_schedules(self, str(jax.tree.leaves(w)[0].dtype))
+
+    def check(self, problem: Problem) -> None:
+        """Refuses a problem that lacks what this rule needs."""
+        if problem.linear_oracle is not None and problem.feasible is None:
+            raise ProblemError(
+                f"{type(self).__name__} projects, and this problem has only a linear_oracle: use "
+                "nx.steps.FrankWolfe(lr), or pass project= as well."
+            )
+
+
+class FromOptax(AbstractStep):
+    """w_{t+1} = Π(w_t + change), the change that of an Optax optimiser.
+
+    The optimiser receives the estimate as the gradient, and as extra arguments ``value``, ``grad`` and
+    whatever else the estimator has to say.
+    """
+
+    optimizer: optax.GradientTransformationExtraArgs
+
+    def init(self, w: PyTree) -> Any:
+        return self.optimizer.init(w)
+
+    def update(self, problem: Problem, w: PyTree, grad: PyTree, aux: dict[str, Array], state: Any):
+        change, state = self.optimizer.update(grad, state, w, grad=grad, **aux)
+        return problem.project(optax.apply_updates(w, change)), state
+
+    def ready(self, horizon: Array | int, dtype: Any) -> "FromOptax":
+        return self
+
+    def lifted(self, w: PyTree, aux: Callable[[], dict[str, Any]]) -> "FromOptax":
+        """The optimiser as data: learning rates, decays and the numbers of schedules are leaves."""
+        init = trace(self.optimizer.init, w, lift=True)
+        state = jax.eval_shape(init, w)
+        update = trace(self.optimizer.update, w, state, w, grad=w, **aux(), lift=True)
+        return FromOptax(optax.GradientTransformationExtraArgs(init, update))
+
+    def check(self, problem: Problem) -> None:
+        if problem.prox is not None:
+            raise ProblemError(
+                "a problem with prox= needs a step rule that knows its own length, which an Optax "
+                "optimiser does not tell: use nx.steps.Descent(lr)."
+            )
+        if problem.feasible is None and problem.linear_oracle is not None:
+            raise ProblemError(
+                "this problem has a linear_oracle and no project, so an Optax optimiser would leave its "
+                "feasible set: use nx.steps.FrankWolfe(lr), or pass project= as well."
+            )
+
+
+def as_step(optimizer: Any) -> AbstractStep:
+    """A step rule as it is, an Optax optimiser as one."""
+    if isinstance(optimizer, AbstractStep):
+        return optimizer
+    if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
+        raise SettingError(
+            f"the third argument must be an Optax optimiser such as optax.sgd(0.1); got {optimizer!r}."
+        )
+    return FromOptax(optax.with_extra_args_support(optimizer))

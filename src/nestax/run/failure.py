@@ -1,0 +1,59 @@
+"""What went wrong in a run that is not finite any more: where, and in which quantity."""
+
+import nestax.trees as trees
+from nestax.loop.columns import FINITE_COLUMNS
+from nestax.loop.compiled import At, Chunk, Compiled
+
+
+def last_finite(compiled: Compiled, chunk: Chunk, bad: int) -> tuple[At, int, int]:
+    """The last finite state, found by replaying the stride in which the first bad value appeared.
+
+    Also the steps of the records before and after it.
+    """
+    good = compiled.advance(chunk.before, bad, chunk.length).after if bad else chunk.before
+    low, high = 0, chunk.length  # after `low` steps all is finite, after `high` it is not
+    while high - low > 1:
+        middle = (low + high) // 2
+        finite = bool(compiled.advance(good, 1, middle).records["finite"][0])
+        low, high = (middle, high) if finite else (low, middle)
+    state = compiled.advance(good, 1, low).after if low else good
+    return state, good.step, good.step + chunk.length
+
+
+def name_failure(compiled: Compiled, at: At, first: int, last: int) -> str:
+    """Which quantity became non-finite in the step after ``at``, or is not finite at the start."""
+    problem, method = compiled.lane.method(())
+    at, record = compiled.observe(at)
+    carry = at.carry
+    if record["finite"]:
+        chunk = compiled.advance(at, 1, 1)
+        carry = chunk.after.carry
+        record = {name: column[0] for name, column in chunk.records.items()}
+    trackers = method.estimator.trackers(carry.state)
+    parts = {"the weights": carry.w}
+    for kind, word in {"value": "value", "jac": "Jacobian", "adjoint": "adjoint"}.items():
+        tracked = zip(problem.levels, getattr(trackers, kind) or (), strict=False)
+        parts |= {f"the {word} of level {level.name!r}": part for level, part in tracked}
+    parts |= {"the gradient estimate": carry.estimate, "the state of the optimizer": carry.opt_state}
+    parts |= {words: record[name] for name, words in FINITE_COLUMNS.items() if name in record}
+    bad = (words for words, part in parts.items() if not trees.all_finite(part))
+    what = next(bad, "the state of the method")
+    what = f"{what[0].upper()}{what[1:]}"
+    if first == last:
+        return (
+            f"{what} is infinite or NaN at the start: choose another w0, or give the level a project= "
+            "or a smoother function."
+        )
+    return (
+        f"{what} became infinite or NaN at step {at.step + 1:,} (between the records of steps {first:,} "
+        f"and {last:,}); the result is the last finite state. Lower the learning rate, enlarge the "
+        "batch, give the level a project= or a smoother function."
+    )
+
+
+def without_trackers(step: int) -> str:
+    return (
+        f"A value became infinite or NaN after step {step:,}, and there was memory for one copy of the "
+        "trackers only: the result are the weights of that step, without trackers to go on with. Lower "
+        "the learning rate, enlarge the batch, or resume from a checkpoint."
+    )

@@ -1,0 +1,236 @@
+"""One loop over the chunks of a run: what is recorded, when it ends, and how. No mathematics."""
+
+import contextlib
+import dataclasses
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from nestax.checkpoints.keeper import Keeper
+from nestax.loop.compiled import At, Chunk, Compiled
+from nestax.loop.cost import Cost, Meter
+from nestax.loop.status import Status
+from nestax.run.failure import last_finite, name_failure, without_trackers
+from nestax.run.prepare import Run
+from nestax.run.progress import progress_line
+
+
+class Rules(NamedTuple):
+    """When a run ends before its last step.
+
+    began, seconds: a time on the clock, and how long after it the run ends.
+    target_gap, patience: of the records; ``monitor`` is the column that is to fall.
+    callback: asked between chunks.
+    """
+
+    began: float = 0.0
+    seconds: float | None = None
+    target_gap: float | None = None
+    patience: int | None = None
+    monitor: str | None = None
+    callback: Callable[[dict[str, Any]], bool | None] | None = None
+
+    def met(self, rows: list[dict[str, Any]]) -> str | None:
+        """A sentence if the last of the records ends the run; the one at the start never does."""
+        if len(rows) == 1:
+            return None
+        if self.target_gap is not None and rows[-1]["gap"] <= self.target_gap:
+            return f"The gap reached {self.target_gap:g}."
+        if self.patience is not None and self.monitor is not None:
+            seen = [row[self.monitor] for row in rows]
+            if len(seen) - 1 - int(np.argmin(seen)) >= self.patience:
+                return f"No new best {self.monitor} in {self.patience} records."
+        return None
+
+    def between(self, latest: dict[str, Any]) -> str | None:
+        """A sentence if the clock or the user ends the run between two chunks."""
+        late = self.seconds is not None and time.perf_counter() - self.began > self.seconds
+        stopped = self.callback is not None and self.callback(latest)
+        if late:
+            return f"Stopped after {self.seconds:g} seconds."
+        return "Stopped by the callback." if stopped else None
+
+
+class Book:
+    """The records so far, with the columns that only the host knows.
+
+    finite: of every lane, whether all of its records are.
+    """
+
+    def __init__(self, meter: Meter, rows: list[dict[str, Any]], finite: np.ndarray):
+        self.meter = meter
+        self.rows = rows
+        self.finite = finite
+
+    @classmethod
+    def begun(cls, meter: Meter, step: int, cost: Cost, first: dict[str, np.ndarray]) -> "Book":
+        """With the record of the start alone."""
+        finite = first.pop("finite")
+        return cls(meter, [{"step": step, **cost._asdict(), **first}], finite)
+
+    @property
+    def step(self) -> int:
+        return int(self.rows[-1]["step"])
+
+    def add(self, chunk: Chunk, k: int) -> None:
+        """Record ``k`` of a chunk."""
+        before, step = self.rows[-1], chunk.before.step + (k + 1) * chunk.length
+        cost = Cost(*(int(before[name]) for name in Cost._fields))
+        cost = self.meter.after(cost, self.step, step)
+        row = {name: column[k] for name, column in chunk.records.items()}
+        self.finite = self.finite & row.pop("finite")
+        self.rows.append({"step": step, **cost._asdict(), **row})
+
+    def cut(self, step: int) -> None:
+        """Forgets what came after ``step``."""
+        self.rows = [row for row in self.rows if row["step"] <= step]
+
+
+class Ended(NamedTuple):
+    """A run as far as it has come: where, what was recorded, and how it ended."""
+
+    at: At
+    book: Book
+    status: Status
+    message: str
+
+
+def follow(
+    run: Run,
+    *,
+    start: At | None = None,
+    until: int | None = None,
+    rules: Rules | None = None,
+    keeper: Keeper | None = None,
+    facts: dict[str, Any] | None = None,
+    progress: bool | None = False,
+) -> Ended:
+    """Follows a run to its end, or to where a rule, a signal, the rows or a number end it.
+
+    A single lane that is not finite any more ends the run; in a grid the others go on.
+
+    Args:
+        start: where the run stands; None is its start.
+        until: the step to follow it to; None is its last one.
+        rules: when it ends before that.
+        keeper: keeps it in a folder; ``facts`` are parts of its fingerprint that only the caller knows.
+        progress: whether to show a progress line; None means on a terminal.
+    """
+    rules, end = rules or Rules(), run.total if until is None else until
+    kept = contextlib.nullcontext() if keeper is None else keeper.at_work()
+    with progress_line(end, progress) as show, interruptions() as asked, kept:
+        found = keeper and keeper.find(run.compiled, run.begin, run.stride, end, facts or {})
+        if found:
+            at, book = found.at, Book(run.meter, found.rows, found.finite)
+        else:
+            at, first = run.compiled.observe(start or run.compiled.start())
+            book = Book.begun(run.meter, at.step, run.spent, first)
+        if found and found.status is Status.NONFINITE:
+            return Ended(at, book, found.status, found.message)
+        ended = _go_on(run, at, end, book, rules, keeper, asked, show)
+        if keeper and (run.compiled.lanes or book.finite):
+            ended = ended._replace(
+                message=keeper.close(ended.at, book.rows, book.finite, ended.status, ended.message)
+            )
+        return ended
+
+
+def _go_on(
+    run: Run,
+    at: At,
+    end: int,
+    book: Book,
+    rules: Rules,
+    keeper: Keeper | None,
+    asked: Callable[[], bool],
+    show: Callable[..., None],
+) -> Ended:
+    """Chunk after chunk."""
+    compiled, single = run.compiled, not run.compiled.lanes
+    if single and not book.finite:
+        return Ended(at, book, Status.NONFINITE, name_failure(compiled, at, at.step, at.step))
+    why = rules.met(book.rows)
+    if why is not None:
+        return Ended(at, book, Status.SUCCESS, why)
+    weights = _weights_of(compiled, at)
+    try:
+        for chunk in compiled.chunks(at, end - at.step, run.stride, at.step - book.step):
+            if single and not chunk.records["finite"].all():
+                return _failed(compiled, chunk, book, weights)
+            for k in range(chunk.strides):
+                book.add(chunk, k)
+                why = rules.met(book.rows)
+                if why is not None:  # go back to the record that fulfilled the rule
+                    chunk = compiled.advance(chunk.before, k + 1, chunk.length)
+                    break
+            at, weights = chunk.after, _weights_of(compiled, chunk.after)
+            show(at.step, **({rules.monitor: book.rows[-1][rules.monitor]} if rules.monitor else {}))
+            stopped = rules.between(book.rows[-1]) if chunk.strides else None
+            if why or stopped:
+                return Ended(at, book, Status.SUCCESS, why or stopped or "")
+            if at.step < end:
+                if keeper and not asked():
+                    why = keeper.visit(at, book.rows, book.finite)
+                why = Status.INTERRUPTED.value if asked() else why
+                if why:
+                    return Ended(at, book, Status.INTERRUPTED, why)
+    except KeyboardInterrupt:
+        if compiled.donates:  # what the chunk began with is gone
+            raise
+        book.cut(at.step)
+        return Ended(at, book, Status.INTERRUPTED, Status.INTERRUPTED.value)
+    if at.step < end and compiled.feed is not None:
+        return Ended(at, book, Status.INTERRUPTED, compiled.feed.why())
+    return Ended(at, book, Status.SUCCESS, Status.SUCCESS.value)
+
+
+def _weights_of(compiled: Compiled, at: At) -> tuple[Any, Any] | None:
+    """A copy of the weights and of their average, where the next chunk overwrites them."""
+    kept = (at.carry.w, at.carry.average)
+    return jax.tree.map(jnp.copy, kept) if compiled.donates else None
+
+
+def _failed(compiled: Compiled, chunk: Chunk, book: Book, weights: tuple[Any, Any] | None) -> Ended:
+    """The last finite state of a run, and what is not finite after it."""
+    bad = int(np.flatnonzero(~chunk.records["finite"])[0])
+    if weights is not None:  # there is nothing to go back to but the weights
+        book.finite = np.asarray(False)  # so that the last checkpoint stays the last good one
+        carry = dataclasses.replace(chunk.after.carry, w=weights[0], average=weights[1])
+        at = At(carry, chunk.before.step)
+        return Ended(at, book, Status.NONFINITE, without_trackers(chunk.before.step))
+    at, first, last = last_finite(compiled, chunk, bad)
+    for k in range(bad):
+        book.add(chunk, k)
+    return Ended(at, book, Status.NONFINITE, name_failure(compiled, at, first, last))
+
+
+@contextlib.contextmanager
+def interruptions() -> Iterator[Callable[[], bool]]:
+    """Ctrl-C and SIGTERM let the chunk finish; a second Ctrl-C stops at once.
+
+    Yields a function that tells whether one has come. Signals reach the main thread alone, and handlers
+    of the user's own stay in place.
+    """
+    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    main = threading.current_thread() is threading.main_thread()
+    ours = {n: old for n, old in usual.items() if main and signal.getsignal(n) == old}
+    came: list[int] = []
+
+    def ask(number: int, frame: Any) -> None:
+        if came and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        came.append(number)
+
+    for number in ours:
+        signal.signal(number, ask)
+    try:
+        yield lambda: bool(came)
+    finally:
+        for number, old in ours.items():
+            signal.signal(number, old)

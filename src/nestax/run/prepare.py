@@ -1,0 +1,132 @@
+"""From arguments to a compiled run, in one way for one run, for a grid of runs and for a search."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, PyTree
+
+from nestax.chain.problem import Problem
+from nestax.errors import SettingError, check_count
+from nestax.loop.compiled import Compiled
+from nestax.loop.cost import Cost, Meter
+from nestax.loop.plan import AVERAGES, draw_sizes, make_plan
+from nestax.loop.step import Lane
+from nestax.parts.estimator import AbstractEstimator
+from nestax.parts.method import Method
+from nestax.steps.descent import step_of
+from nestax.streams.feed import Feed, courses_of, streams_of, with_room
+
+
+class Run(NamedTuple):
+    """A run that is ready to go.
+
+    begin, total: the step it begins after, and its last one.
+    stride: steps between records.
+    spent: what it has cost at its beginning.
+    """
+
+    compiled: Compiled
+    meter: Meter
+    begin: int
+    total: int
+    stride: int
+    spent: Cost
+
+
+def prepare(
+    problem: Problem,
+    method: Method,
+    *,
+    key: Array,
+    steps: int | None,
+    samples: int | None,
+    batch_size: Any,
+    init_batch_size: Any,
+    record_every: int | None,
+    columns: tuple[str, ...],
+    output: str = "last",
+    stop: Callable[[int], int] = lambda steps: steps,
+    begin: int = 0,
+    spent: Cost | None = None,
+    search: Cost | None = None,
+    grid: tuple[Callable[..., Any], PyTree] | None = None,
+    copies: int = 2,
+) -> Run:
+    """What ``minimize``, ``sweep`` and ``autotune`` have in common.
+
+    Args:
+        problem: as the method sees it.
+        method: what runs; in a grid that of the first lane, which has the static facts of all.
+        key: one key, or one per seed in a grid.
+        steps, samples, batch_size, init_batch_size, record_every: as in ``minimize``.
+        columns: what is recorded.
+        output: "last", or an average of the iterates, which is then carried.
+        stop: from the number of steps to that after which the run really stops.
+        begin, spent: the step that the run begins after, and what it has cost by then; None is a start.
+        search: what finding the method has cost.
+        grid: ``build(problem, setting)`` and the settings of all lanes; None means one lane.
+        copies: as for ``Compiled``.
+    """
+    sizes, first_sizes = draw_sizes(problem, batch_size, init_batch_size)
+    estimator = method.estimator.defaults(problem, steps or 1, sizes)
+    meter = Meter(problem, estimator, sizes, first_sizes)
+    spent = meter.start.plus(1, search or Cost()) if spent is None else spent
+    steps = meter.steps(steps, samples, begin, spent)
+    stride = check_count("record_every", record_every or max(1, steps // 100))
+    total = begin + stop(steps)
+    fed = bool(streams_of(problem))
+    courses = courses_of(problem, estimator, sizes, first_sizes) if fed else []
+    problem = with_room(problem, courses) if fed else problem
+    plan = make_plan(
+        problem,
+        estimator,
+        sizes,
+        first_sizes,
+        columns=columns,
+        average=output if output in AVERAGES else None,
+        seeds=len(key) if grid else None,
+    )
+    feed = None
+    if fed:
+        feed = Feed(problem, courses, plan.ahead, stride, total)
+        problem = with_room(problem, courses, feed.steps)
+    build, settings = grid or (Always(method.lifted(problem, first_sizes)), ())
+    lane = Lane(problem, build, jnp.asarray(begin + steps), plan)
+    compiled = Compiled(lane, settings, key, feed, copies)
+    return Run(compiled, meter, begin, total, stride, spent)
+
+
+class Always(eqx.Module):
+    """The method of a run with one lane: the same for every setting."""
+
+    method: Method
+
+    def __call__(self, problem: Problem, setting: Any) -> tuple[Problem, Method]:
+        del setting
+        return problem, self.method
+
+
+def as_method(problem: Problem, estimator: Any, optimizer: Any = None) -> Method:
+    """An estimator with the given optimiser, or with the step rule it was published with."""
+    if isinstance(estimator, Method):
+        if optimizer is not None:
+            raise SettingError("an nx.Method brings its own step rule; leave the optimizer out.")
+        return estimator
+    if isinstance(estimator, type) and issubclass(estimator, AbstractEstimator):
+        estimator = estimator()
+    if not isinstance(estimator, AbstractEstimator):
+        hint = "; an optimiser is the third argument" if hasattr(estimator, "update") else ""
+        raise SettingError(
+            f"the second argument must be an estimator such as nx.SMVR(){hint}; got {estimator!r}."
+        )
+    if optimizer is None:
+        return Method(estimator, step_of(estimator, problem))
+    method = Method(estimator, optimizer)
+    if estimator.lr is not None:
+        raise SettingError(
+            f"{type(estimator).__name__}(lr=...) sets the step rule it was published with, which the "
+            "optimizer replaces: leave one of the two out."
+        )
+    return method
