@@ -69,6 +69,25 @@ def is_array(x: Any) -> bool:
     return isinstance(x, jax.Array | np.ndarray)
 
 
+def on_device(x: Any) -> Array:
+    """An array of JAX. ``jnp.asarray`` would compile a program for every new shape, and keep it."""
+    return x if isinstance(x, jax.Array) else jax.device_put(np.asarray(x))
+
+
+def first_nonfinite(x: Array) -> tuple[np.ndarray, int] | None:
+    """Where the first entry is that is NaN or infinite, and how many there are; None if there is none.
+
+    On the host where the array lies there anyway: a program for it would be one for every shape.
+    """
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        return None
+    local = all(device.platform == "cpu" for device in x.devices())
+    if not local and bool(jnp.isfinite(x).all()):
+        return None
+    bad = ~np.isfinite(np.asarray(x))
+    return (np.argwhere(bad)[0], int(bad.sum())) if bad.any() else None
+
+
 def as_host(x: Any) -> tuple[np.ndarray, str]:
     """An array as NumPy knows it, and what it is where that says not all.
 

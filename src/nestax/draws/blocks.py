@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, PyTree
 
+import nestax.trees as trees
 from nestax.draws.source import AbstractSource, Batch, Population
 from nestax.errors import ProblemError, check_count, is_traced
 
@@ -56,7 +57,7 @@ class Blocks(AbstractSource):
         counts = None
         if isinstance(populations, list):
             populations, counts = _padded(populations)
-        self.data = jax.tree.map(jnp.asarray, populations)
+        self.data = jax.tree.map(trees.on_device, populations)
         shapes = {x.shape[:2] for x in jax.tree.leaves(self.data)}
         if len(shapes) != 1 or len(next(iter(shapes))) != 2 or 0 in next(iter(shapes)):
             raise ProblemError(
@@ -304,7 +305,7 @@ def _padded(populations: list[Any]) -> tuple[PyTree, list[int] | None]:
 
 
 def _refuse_nonfinite_blocks(x: Array) -> None:
-    if not jnp.issubdtype(x.dtype, jnp.floating) or bool(jnp.isfinite(x).all()):
-        return
-    block, row = np.argwhere(~np.isfinite(np.asarray(x)))[0][:2]
-    raise ProblemError(f"row {row} of block {block} holds NaN or infinity: remove or fill it.")
+    found = trees.first_nonfinite(x)
+    if found is not None:
+        block, row = found[0][:2]
+        raise ProblemError(f"row {row} of block {block} holds NaN or infinity: remove or fill it.")

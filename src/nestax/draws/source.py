@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, PyTree
 
+import nestax.trees as trees
 from nestax.errors import ProblemError, check_setting, is_traced
 
 
@@ -324,7 +325,7 @@ def _alias_table(probability: np.ndarray) -> tuple[Array, Array]:
 
 
 def _as_rows(x: Any) -> Array:
-    x = jnp.asarray(x)
+    x = trees.on_device(x)
     if x.ndim == 0:
         raise ProblemError("data must be arrays with one row per draw; got a single number.")
     return x
@@ -335,11 +336,11 @@ def _positive(x: np.ndarray) -> np.ndarray:
 
 
 def _refuse_nonfinite(x: Array) -> None:
-    if is_traced(x) or not jnp.issubdtype(x.dtype, jnp.floating) or bool(jnp.isfinite(x).all()):
+    found = None if is_traced(x) else trees.first_nonfinite(x)
+    if found is None:
         return
-    where = np.argwhere(~np.isfinite(np.asarray(x)))
-    place = ", ".join(f"{word} {k}" for word, k in zip(("row", "column"), where[0], strict=False))
+    where, count = found
+    place = ", ".join(f"{word} {k}" for word, k in zip(("row", "column"), where, strict=False))
     raise ProblemError(
-        f"data has {len(where)} entries that are NaN or infinite, the first at {place}: "
-        "remove or fill them."
+        f"data has {count} entries that are NaN or infinite, the first at {place}: remove or fill them."
     )

@@ -147,7 +147,7 @@ def read_market(
     rows = table_of(returns)
     dtype, assets = jnp.result_type(float), rows.shape[1]
     w0 = jnp.full(assets, 1 / assets, dtype)
-    data = jnp.asarray(rows, dtype)
+    data = jax.device_put(rows.astype(dtype))
     if constraint != "box" and bounds is not None:
         raise SettingError(f'bounds belong to constraint="box"; got constraint={constraint!r}.')
     if constraint == "box":
