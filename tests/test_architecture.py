@@ -12,7 +12,7 @@ import nestax
 SOURCE = Path(nestax.__file__).parent
 #: The house. A place imports only from places before it, and freely within itself.
 HOUSE = [
-    "version", "errors", "trees", "table", "figures", "projections", "linear_oracles",
+    "version", "moved", "errors", "trees", "table", "figures", "projections", "linear_oracles",
     "draws", "chain", "problems", "parts", "theory", "steps", "estimators", "streams", "loop",
     "checkpoints", "run", "study", "testing",
     "datasets", "sklearn", "report", "paper", "cli", "names",

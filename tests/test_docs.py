@@ -6,6 +6,8 @@ from pathlib import Path
 import jax
 import pytest
 
+import nestax
+
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
@@ -21,6 +23,17 @@ def test_code_runs(page, tmp_path, monkeypatch, capsys):
             exec(compile(code, str(page), "exec"), space)
     if page.stem == "README":  # prints the number it promises
         assert capsys.readouterr().out.splitlines()[:2] == ["F(w) = 0.1108", "F*   = 0.1108"]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
+def test_pages_import_public_names_only(page):
+    code = "\n".join(re.findall(r"^```python\n(.*?)^```", page.read_text(), re.M | re.S))
+    for module, names in re.findall(r"^\s*from (nestax[\w.]*) import (.*)$", code, re.M):
+        home = nestax if module == "nestax" else getattr(nestax, module.removeprefix("nestax."))
+        assert module.count(".") <= 1, module
+        assert module == "nestax" or module.split(".")[1] in nestax.__all__, module
+        assert all(hasattr(home, name.strip()) for name in names.split(",")), names
+    assert not re.findall(r"^\s*import nestax\.", code, re.M)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)

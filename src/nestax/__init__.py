@@ -7,22 +7,16 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from nestax.moved import NAMES as _MOVED
+from nestax.moved import install as _install
+from nestax.moved import moved_name as _moved_name
 from nestax.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from nestax import sklearn as sklearn
     from nestax.names import *  # noqa: F403
 
-#: Names that have moved, and where they are now; they go with the next minor release.
-_MOVED = {
-    "Stage": "theory.Stage",
-    "halving": "theory.halving",
-    "regularised": "theory.regularised",
-    "estimate_constants": "theory.estimate_constants",
-    "rates": "study.rates",
-    "Tasks": "problems.Tasks",
-    "networks": "problems.networks",
-}
+_install()
 
 
 def _public() -> dict[str, Any]:
@@ -37,18 +31,7 @@ def __getattr__(name: str) -> Any:
     if name == "sklearn":  # needs scikit-learn, which is optional
         return importlib.import_module("nestax.sklearn")
     if name in _MOVED:
-        import warnings
-
-        new = _MOVED[name]
-        warnings.warn(
-            f"nestax.{name} is now nestax.{new}; the old name goes with version 0.3.",
-            DeprecationWarning,
-            stacklevel=2,
-        )
-        value: Any = importlib.import_module("nestax")
-        for part in new.split("."):
-            value = getattr(value, part)
-        return value
+        return _moved_name(name)
     public = _public()
     globals().update(public)
     if name == "__all__":

@@ -2,7 +2,7 @@
 
 import numbers
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jax.core import Tracer
@@ -14,6 +14,20 @@ class ProblemError(ValueError):
 
 class SettingError(ValueError):
     """A setting lies outside its range, or two settings contradict each other."""
+
+
+class Range(NamedTuple):
+    """Where a setting must lie: what completes the sentence "it must be …", and the test of it."""
+
+    words: str
+    holds: Callable[[Any], Any]
+
+
+UNIT = Range("in (0, 1]", lambda x: (x > 0) & (x <= 1))
+BELOW_ONE = Range("in (0, 1)", lambda x: (x > 0) & (x < 1))
+UP_TO_HALF = Range("in (0, 1/2]", lambda x: (x > 0) & (x <= 0.5))
+POSITIVE = Range("positive", lambda x: x > 0)
+NONNEGATIVE = Range("at least 0", lambda x: x >= 0)
 
 
 def is_traced(x: Any) -> bool:

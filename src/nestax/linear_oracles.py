@@ -2,10 +2,10 @@
 
 import jax
 import jax.numpy as jnp
+import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PyTree
 
-import nestax.trees as trees
 from nestax.projections import like_entries
 
 
@@ -24,8 +24,8 @@ def l1_ball(v: PyTree, radius: float | Array = 1.0) -> PyTree:
 
 def l2_ball(v: PyTree, radius: float | Array = 1.0) -> PyTree:
     """{‖x‖₂ ≤ radius}: straight against v; the centre where v = 0."""
-    size = trees.norm(v)
-    return trees.scale(-radius / jnp.where(size > 0, size, 1), v)
+    size = optax.tree.norm(v)
+    return optax.tree.scale(-radius / jnp.where(size > 0, size, 1), v)
 
 
 def box(v: PyTree, lower: PyTree, upper: PyTree) -> PyTree:

@@ -24,12 +24,12 @@ from nestax.estimators import *
 from nestax.estimators.per_block import PerBlock as PerBlock
 from nestax.estimators.registry import cite as cite
 from nestax.estimators.registry import methods as methods
-from nestax.loop.columns import COLUMNS as COLUMNS
 from nestax.loop.status import Status as Status
-from nestax.parts.batches import draw_batches as draw_batches
+from nestax.loop.step import COLUMNS as COLUMNS
 from nestax.parts.estimator import AbstractEstimator as AbstractEstimator
 from nestax.parts.estimator import Estimate as Estimate
-from nestax.parts.method import Method as Method
+from nestax.parts.estimator import draw_batches as draw_batches
+from nestax.parts.step_rule import Method as Method
 from nestax.run.minimize import minimize as minimize
 from nestax.run.result import Continuation as Continuation
 from nestax.run.result import Result as Result

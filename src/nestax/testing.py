@@ -8,6 +8,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jaxtyping import PyTree
 
 import nestax.linear_oracles as linear_oracles
@@ -18,10 +19,9 @@ from nestax.chain.problem import Problem
 from nestax.chain.tracing import shapes_of
 from nestax.draws.blocks import Blocks
 from nestax.estimators import Plain
-from nestax.loop.cost import Meter
-from nestax.parts.batches import draw_batches
-from nestax.parts.estimator import AbstractEstimator, Batches, Calls, Estimate
-from nestax.parts.plug_in import visited_in
+from nestax.loop.plan import Meter
+from nestax.parts.estimator import AbstractEstimator, Batches, Calls, Estimate, draw_batches
+from nestax.parts.tables import visited_in
 from nestax.problems.chains.convex_chain import convex_chain
 from nestax.run.sweep import grid, sweep
 from nestax.steps.descent import step_of
@@ -230,7 +230,7 @@ def keeps_values_in_range(method: AbstractEstimator) -> None:
 
     name, trackers = type(method).__name__, ready.trackers(run())
     for level, value in zip(levels, trackers.value or (), strict=False):
-        moved = float(trees.norm(trees.subtract(level.project(value), value)))
+        moved = float(optax.tree.norm(optax.tree.sub(level.project(value), value)))
         assert moved == 0, (
             f"{name} lets the value of level {level.name!r} leave its range by {moved:.1e}"
         )
@@ -238,7 +238,7 @@ def keeps_values_in_range(method: AbstractEstimator) -> None:
     at = trackers.w
     if shapes_of(at) != shapes_of(want):  # a row per block: those that were visited
         at = jax.tree.map(lambda x: x[visited_in(batches(1, False))], at)
-    off = float(trees.norm(trees.subtract(at, want)))
+    off = float(optax.tree.norm(optax.tree.sub(at, want)))
     assert off == 0 and ready.lag < 2, (  # noqa: PT018
         f"{name} declares lag = {ready.lag}, so that its gradient belongs to {when}, but trackers say "
         "that it belongs to others"
@@ -322,8 +322,8 @@ def is_exact_without_noise(method: AbstractEstimator) -> None:
     tolerance = float(np.finfo(np.asarray(value).dtype).eps) ** 0.75
     for step, estimate in enumerate(estimates):
         for what, got, want in (("value", estimate.value, value), ("gradient", estimate.grad, grad)):
-            error = float(trees.norm(trees.subtract(got, want)))
-            assert error <= tolerance * (1 + float(trees.norm(want))), (
+            error = float(optax.tree.norm(optax.tree.sub(got, want)))
+            assert error <= tolerance * (1 + float(optax.tree.norm(want))), (
                 f"{type(method).__name__}: without noise and with resting weights the {what} is off by "
                 f"{error:.1e} after {step} updates"
             )

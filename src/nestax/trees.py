@@ -1,40 +1,11 @@
 """Small functions on trees of arrays that Optax does not have."""
 
-from collections.abc import Iterable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
-
-
-def norm(tree: PyTree) -> Array:
-    """Euclidean norm of all entries together."""
-    return jnp.sqrt(square(tree))
-
-
-def square(tree: PyTree) -> Array:
-    """Sum of the squares of all entries."""
-    return _sum(jnp.vdot(x, x) for x in jax.tree.leaves(tree))
-
-
-def subtract(a: PyTree, b: PyTree) -> PyTree:
-    return jax.tree.map(jnp.subtract, a, b)
-
-
-def inner(a: PyTree, b: PyTree) -> Array:
-    """Euclidean inner product of two trees of equal structure."""
-    return _sum(jax.tree.leaves(jax.tree.map(jnp.vdot, a, b)))
-
-
-def _sum(terms: Iterable[Array]) -> Any:
-    first, *rest = terms  # no neutral element: it would have a dtype of its own
-    return sum(rest, start=first)
-
-
-def scale(factor: Array, tree: PyTree) -> PyTree:
-    return jax.tree.map(lambda x: factor * x, tree)
 
 
 def cast(tree: PyTree, dtype: Any) -> PyTree:

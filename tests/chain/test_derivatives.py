@@ -135,10 +135,10 @@ def blocks_of(level):
 def test_inputs_handed_on_are_kept_as_identities():
     jac = blocks_of(noisy("portfolio").problem.levels[0])
     assert jac.identity == ((False,), (True,))
-    assert jac.blocks[1] == (None,)
+    assert jac.tiles[1] == (None,)
 
 
 def test_outputs_that_do_not_see_an_input_have_no_block():
     jac = blocks_of(noisy("tree").problem.levels[1])
-    present = [[block is not None for block in row] for row in jac.blocks]
+    present = [[tile is not None for tile in row] for row in jac.tiles]
     assert present == [[True, False, True], [False, True, True]]

@@ -13,8 +13,8 @@ from tests.helpers import BATCH, NumpyLevel, assert_same, flat, steps_memory
 
 import nestax as nx
 from nestax.draws.blocks import subset
-from nestax.loop.cost import Meter
-from nestax.parts.batches import draw_batches
+from nestax.loop.plan import Meter
+from nestax.parts.estimator import draw_batches
 from nestax.run.prepare import prepare
 
 KEY = jax.random.key(0)
@@ -241,11 +241,9 @@ def temporary_bytes(blocks: int, estimator) -> int:
         method,
         key=KEY,
         steps=4,
-        samples=None,
         batch_size=2,
-        init_batch_size=None,
         record_every=4,
-        columns=("value",),
+        record=["value"],
     ).compiled
     return steps_memory(compiled).temp_size_in_bytes
 

@@ -8,7 +8,7 @@ import pytest
 from tests.helpers import BATCH, FIRST_BATCH, STEPS, draws_at, every_estimator, noisy, rng_of
 
 import nestax as nx
-from nestax.loop.cost import Meter
+from nestax.loop.plan import Meter
 
 # Per draw and step: passes, value calls, derivative calls.
 TABLE = {

@@ -110,11 +110,9 @@ def test_temporary_memory_at_420_lanes_is_below_data_and_carries():
         nx.Method(nx.SMVR(beta=0.1), optax.sgd(0.1)),
         key=jax.vmap(jax.random.key)(np.arange(20)),
         steps=200,
-        samples=None,
         batch_size=1,
-        init_batch_size=None,
         record_every=200,
-        columns=("value", "exact_value", "grad_norm"),
+        record=["value", "exact_value", "grad_norm"],
         grid=(Built(smvr), {name: jax.numpy.asarray(v) for name, v in settings.items()}),
     ).compiled
     size = lambda tree: sum(x.nbytes for x in jax.tree.leaves(tree))

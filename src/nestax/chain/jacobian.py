@@ -1,4 +1,4 @@
-"""Jacobians made of blocks: nothing where zero, a number where identity, an array elsewhere."""
+"""Jacobians made of tiles: nothing where zero, a number where identity, an array elsewhere."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -6,22 +6,21 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PyTree
 
-from nestax.chain.tracing import Shapes, Structure
+from nestax.chain.tracing import Shapes
 
 
 class Jacobian(eqx.Module):
-    """Jacobian of a level, one block per (output leaf, input leaf).
+    """Jacobian of a level, one tile per (output leaf, input leaf).
 
-    A block is an array of shape ``output.shape + input.shape``, or, where ``identity`` says so, a
+    A tile is an array of shape ``output.shape + input.shape``, or, where ``identity`` says so, a
     scalar c (c times the identity). None is one or zero: the identity itself, or no dependence. As
-    the object is a tree of its blocks, sums and multiples are tree maps, and cost nothing for what
+    the object is a tree of its tiles, sums and multiples are tree maps, and cost nothing for what
     is None. Methods use it through tree arithmetic and the functions below only.
     """
 
-    blocks: tuple[tuple[Any, ...], ...]
+    tiles: tuple[tuple[Any, ...], ...]
     identity: tuple[tuple[bool, ...], ...] = eqx.field(static=True)
     inputs: Shapes = eqx.field(static=True)
     outputs: Shapes = eqx.field(static=True)
@@ -31,8 +30,8 @@ class Jacobian(eqx.Module):
         p = jax.tree.leaves(adjoint)
         columns = []
         for i, (shape, dtype) in enumerate(self.inputs.leaves):
-            seen = [o for o, row in enumerate(self.blocks) if row[i] is not None or self.identity[o][i]]
-            terms = [_pull(self.blocks[o][i], self.identity[o][i], p[o]) for o in seen]
+            seen = [o for o, row in enumerate(self.tiles) if row[i] is not None or self.identity[o][i]]
+            terms = [_pull(self.tiles[o][i], self.identity[o][i], p[o]) for o in seen]
             columns.append(sum(terms[1:], start=terms[0]) if terms else jnp.zeros(shape, dtype))
         return self.inputs.treedef.unflatten(columns)
 
@@ -41,28 +40,28 @@ class Jacobian(eqx.Module):
         t = jax.tree.leaves(tangent)
         rows = []
         for o, (shape, dtype) in enumerate(self.outputs.leaves):
-            row, flags = self.blocks[o], self.identity[o]
-            seen = [i for i, block in enumerate(row) if block is not None or flags[i]]
+            row, flags = self.tiles[o], self.identity[o]
+            seen = [i for i, tile in enumerate(row) if tile is not None or flags[i]]
             terms = [_push(row[i], flags[i], t[i]) for i in seen]
             rows.append(sum(terms[1:], start=terms[0]) if terms else jnp.zeros(shape, dtype))
         return self.outputs.treedef.unflatten(rows)
 
     def scalable(self) -> "Jacobian":
-        """The same Jacobian with every identity block as a number, so that it can be rescaled."""
+        """The same Jacobian with every identity tile as a number, so that it can be rescaled."""
         one = jnp.ones((), self.dtype)
-        blocks = tuple(
+        tiles = tuple(
             tuple(one if f and b is None else b for b, f in zip(row, flags, strict=True))
-            for row, flags in zip(self.blocks, self.identity, strict=True)
+            for row, flags in zip(self.tiles, self.identity, strict=True)
         )
-        return Jacobian(blocks, self.identity, self.inputs, self.outputs)
+        return Jacobian(tiles, self.identity, self.inputs, self.outputs)
 
     def square(self) -> Array:
         """Squared Frobenius norm."""
         total = jnp.zeros((), self.dtype)
-        for row, flags in zip(self.scalable().blocks, self.identity, strict=True):
-            for block, flag, size in zip(row, flags, self.inputs.sizes, strict=True):
-                if block is not None:
-                    total = total + (block * block * size if flag else jnp.vdot(block, block))
+        for row, flags in zip(self.scalable().tiles, self.identity, strict=True):
+            for tile, flag, size in zip(row, flags, self.inputs.sizes, strict=True):
+                if tile is not None:
+                    total = total + (tile * tile * size if flag else jnp.vdot(tile, tile))
         return total
 
     def dense(self) -> Array:
@@ -70,115 +69,47 @@ class Jacobian(eqx.Module):
         rows = []
         for o, n_out in enumerate(self.outputs.sizes):
             row = [
-                _dense_block(self.blocks[o][i], self.identity[o][i], (n_out, n_in), self.dtype)
+                _dense_tile(self.tiles[o][i], self.identity[o][i], (n_out, n_in), self.dtype)
                 for i, n_in in enumerate(self.inputs.sizes)
             ]
             rows.append(jnp.concatenate(row, axis=1))
         return jnp.concatenate(rows, axis=0)
 
     def filled(self, matrix: Array) -> "Jacobian":
-        """The same map structure with every block dense, taken from ``matrix``."""
-        blocks, top = [], 0
+        """The same map structure with every tile dense, taken from ``matrix``."""
+        tiles, top = [], 0
         for (out_shape, _), n_out in zip(self.outputs.leaves, self.outputs.sizes, strict=True):
             row, left = [], 0
             for (in_shape, _), n_in in zip(self.inputs.leaves, self.inputs.sizes, strict=True):
                 part = matrix[top : top + n_out, left : left + n_in]
                 row.append(part.reshape(out_shape + in_shape))
                 left += n_in
-            blocks.append(tuple(row))
+            tiles.append(tuple(row))
             top += n_out
         flags = tuple((False,) * len(self.inputs.leaves) for _ in self.outputs.leaves)
-        return Jacobian(tuple(blocks), flags, self.inputs, self.outputs)
+        return Jacobian(tuple(tiles), flags, self.inputs, self.outputs)
 
     @property
     def dtype(self) -> Any:
         return self.inputs.leaves[0][1]
 
 
-def _pull(block: Any, identity: bool, p: Array) -> Array:
-    return _multiple(block, p) if identity else jnp.tensordot(p, block, p.ndim)
+def _pull(tile: Any, identity: bool, p: Array) -> Array:
+    return _multiple(tile, p) if identity else jnp.tensordot(p, tile, p.ndim)
 
 
-def _push(block: Any, identity: bool, t: Array) -> Array:
-    return _multiple(block, t) if identity else jnp.tensordot(block, t, t.ndim)
+def _push(tile: Any, identity: bool, t: Array) -> Array:
+    return _multiple(tile, t) if identity else jnp.tensordot(tile, t, t.ndim)
 
 
 def _multiple(factor: Any, x: Array) -> Array:
     return x if factor is None else factor * x
 
 
-def _dense_block(block: Any, identity: bool, shape: tuple[int, int], dtype: Any) -> Array:
+def _dense_tile(tile: Any, identity: bool, shape: tuple[int, int], dtype: Any) -> Array:
     if identity:
-        return _multiple(block, jnp.eye(*shape, dtype=dtype))
-    return jnp.zeros(shape, dtype) if block is None else block.reshape(shape)
-
-
-def jacobian_of(fn: Any, x: PyTree, structure: Structure) -> tuple[PyTree, Jacobian]:
-    """Value and Jacobian of ``fn`` at ``x``, differentiating only what the structure asks for.
-
-    Reverse mode where the computed outputs are fewer than the inputs they depend on, forward mode
-    otherwise.
-    """
-    inputs, outputs = structure.inputs, structure.outputs
-    computed = [o for o, source in enumerate(structure.repeats) if source is None]
-    active = [i for i in range(len(inputs.leaves)) if any(structure.depends[o][i] for o in computed)]
-    leaves = jax.tree.leaves(x)
-
-    def of_active(*parts: Array) -> tuple[list[Array], PyTree]:
-        full = list(leaves)
-        for i, part in zip(active, parts, strict=True):
-            full[i] = part
-        value = fn(inputs.treedef.unflatten(full))
-        out = jax.tree.leaves(value)
-        return [out[o] for o in computed], value
-
-    args = [leaves[i] for i in active]
-    rows, columns = sum(outputs.sizes[o] for o in computed), sum(inputs.sizes[i] for i in active)
-    if not active or not computed:
-        dense, value = [[None] * len(active) for _ in computed], fn(x)
-    elif rows <= columns:
-        dense, value = _reverse(of_active, args)
-    else:
-        try:
-            dense, value = _forward(of_active, args)
-        except TypeError:  # a function with a reverse rule of its own has no forward one
-            dense, value = _reverse(of_active, args)
-
-    blocks: list[list[Any]] = [[None] * len(inputs.leaves) for _ in outputs.leaves]
-    for row, o in zip(dense, computed, strict=True):
-        for block, i in zip(row, active, strict=True):
-            blocks[o][i] = block if structure.depends[o][i] else None
-    identity = tuple(
-        tuple(source == i for i in range(len(inputs.leaves))) for source in structure.repeats
-    )
-    return value, Jacobian(tuple(map(tuple, blocks)), identity, inputs, outputs)
-
-
-def _reverse(fn: Any, args: list[Array]) -> tuple[list[list[Array]], PyTree]:
-    out, pullback, value = jax.vjp(fn, *args, has_aux=True)
-    if len(out) == 1 and out[0].ndim == 0:  # one row: no basis to map over
-        return [list(pullback([jnp.ones_like(out[0])]))], value
-    flat, unravel = ravel_pytree(out)
-    rows = jax.vmap(lambda e: pullback(unravel(e)))(jnp.eye(flat.size, dtype=flat.dtype))
-    blocks, top = [], 0
-    for y in out:
-        blocks.append([r[top : top + y.size].reshape(y.shape + r.shape[1:]) for r in rows])
-        top += y.size
-    return blocks, value
-
-
-def _forward(fn: Any, args: list[Array]) -> tuple[list[list[Array]], PyTree]:
-    flat, unravel = ravel_pytree(args)
-    out, push, value = jax.linearize(fn, *args, has_aux=True)
-    columns = jax.vmap(lambda e: push(*unravel(e)), out_axes=-1)(jnp.eye(flat.size, dtype=flat.dtype))
-    blocks = []
-    for y, c in zip(out, columns, strict=True):
-        row, left = [], 0
-        for a in args:
-            row.append(c[..., left : left + a.size].reshape(y.shape + a.shape))
-            left += a.size
-        blocks.append(row)
-    return blocks, value
+        return _multiple(tile, jnp.eye(*shape, dtype=dtype))
+    return jnp.zeros(shape, dtype) if tile is None else tile.reshape(shape)
 
 
 def pull_through(pulls: Sequence[Callable[[PyTree], PyTree]], like: Array) -> PyTree:

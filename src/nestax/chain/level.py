@@ -1,4 +1,4 @@
-"""One stochastic map f(x) = E f(x; ξ): its function, its draws, and averages over a batch."""
+"""One stochastic map f(x) = E f(x; ξ): its function, its draws, means and derivatives over a batch."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,9 +6,10 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PyTree
 
-from nestax.chain.jacobian import Jacobian, jacobian_of
+from nestax.chain.jacobian import Jacobian
 from nestax.chain.tracing import Structure, analyse
 from nestax.draws.source import AbstractSource, Batch, Coupling, as_source
 from nestax.errors import ProblemError
@@ -196,7 +197,7 @@ class Level(eqx.Module):
         leaves = pick(jax.tree.leaves(value), jax.tree.leaves(single))
         value = self.shape.outputs.treedef.unflatten(leaves)
         if jac is not None:
-            jac = eqx.tree_at(lambda j: j.blocks, jac, tuple(pick(jac.blocks, single_jac.blocks)))
+            jac = eqx.tree_at(lambda j: j.tiles, jac, tuple(pick(jac.tiles, single_jac.tiles)))
         return value, jac
 
     def _sum(self, fn: Callable[[Any], Any], batch: Any) -> Any:
@@ -213,3 +214,71 @@ class Level(eqx.Module):
         zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
         total = jax.lax.fori_loop(0, whole, lambda k, t: add(t, k * most, most), zero)
         return add(total, whole * most, rest) if rest else total
+
+
+def jacobian_of(fn: Any, x: PyTree, structure: Structure) -> tuple[PyTree, Jacobian]:
+    """Value and Jacobian of ``fn`` at ``x``, differentiating only what the structure asks for.
+
+    Reverse mode where the computed outputs are fewer than the inputs they depend on, forward mode
+    otherwise.
+    """
+    inputs, outputs = structure.inputs, structure.outputs
+    computed = [o for o, source in enumerate(structure.repeats) if source is None]
+    active = [i for i in range(len(inputs.leaves)) if any(structure.depends[o][i] for o in computed)]
+    leaves = jax.tree.leaves(x)
+
+    def of_active(*parts: Array) -> tuple[list[Array], PyTree]:
+        full = list(leaves)
+        for i, part in zip(active, parts, strict=True):
+            full[i] = part
+        value = fn(inputs.treedef.unflatten(full))
+        out = jax.tree.leaves(value)
+        return [out[o] for o in computed], value
+
+    args = [leaves[i] for i in active]
+    rows, columns = sum(outputs.sizes[o] for o in computed), sum(inputs.sizes[i] for i in active)
+    if not active or not computed:
+        dense, value = [[None] * len(active) for _ in computed], fn(x)
+    elif rows <= columns:
+        dense, value = _reverse(of_active, args)
+    else:
+        try:
+            dense, value = _forward(of_active, args)
+        except TypeError:  # a function with a reverse rule of its own has no forward one
+            dense, value = _reverse(of_active, args)
+
+    tiles: list[list[Any]] = [[None] * len(inputs.leaves) for _ in outputs.leaves]
+    for row, o in zip(dense, computed, strict=True):
+        for tile, i in zip(row, active, strict=True):
+            tiles[o][i] = tile if structure.depends[o][i] else None
+    identity = tuple(
+        tuple(source == i for i in range(len(inputs.leaves))) for source in structure.repeats
+    )
+    return value, Jacobian(tuple(map(tuple, tiles)), identity, inputs, outputs)
+
+
+def _reverse(fn: Any, args: list[Array]) -> tuple[list[list[Array]], PyTree]:
+    out, pullback, value = jax.vjp(fn, *args, has_aux=True)
+    if len(out) == 1 and out[0].ndim == 0:  # one row: no basis to map over
+        return [list(pullback([jnp.ones_like(out[0])]))], value
+    flat, unravel = ravel_pytree(out)
+    rows = jax.vmap(lambda e: pullback(unravel(e)))(jnp.eye(flat.size, dtype=flat.dtype))
+    tiles, top = [], 0
+    for y in out:
+        tiles.append([r[top : top + y.size].reshape(y.shape + r.shape[1:]) for r in rows])
+        top += y.size
+    return tiles, value
+
+
+def _forward(fn: Any, args: list[Array]) -> tuple[list[list[Array]], PyTree]:
+    flat, unravel = ravel_pytree(args)
+    out, push, value = jax.linearize(fn, *args, has_aux=True)
+    columns = jax.vmap(lambda e: push(*unravel(e)), out_axes=-1)(jnp.eye(flat.size, dtype=flat.dtype))
+    tiles = []
+    for y, c in zip(out, columns, strict=True):
+        row, left = [], 0
+        for a in args:
+            row.append(c[..., left : left + a.size].reshape(y.shape + a.shape))
+            left += a.size
+        tiles.append(row)
+    return tiles, value

@@ -7,6 +7,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import optax
 from jaxtyping import Array, PyTree
 
 import nestax.trees as trees
@@ -268,10 +269,10 @@ class Problem(eqx.Module):
         """‖∇F(w)‖; the gradient mapping ‖w − prox(w − ∇F(w))‖ under a constraint or with a non-smooth
         term; the Frank-Wolfe gap max <∇F(w), w − x> where there is a linear oracle only."""
         if self.feasible is None and self.linear_oracle is not None:
-            return trees.inner(grad, trees.subtract(w, self.linear_oracle(grad)))
+            return jnp.asarray(optax.tree.vdot(grad, optax.tree.sub(w, self.linear_oracle(grad))))
         if self.feasible is None and self.prox is None:
-            return trees.norm(grad)
-        return trees.norm(trees.subtract(w, self.proximal(trees.subtract(w, grad), 1.0)))
+            return optax.tree.norm(grad)
+        return optax.tree.norm(optax.tree.sub(w, self.proximal(optax.tree.sub(w, grad), 1.0)))
 
     @staticmethod
     def _population(level: Level) -> Any:

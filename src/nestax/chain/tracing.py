@@ -26,18 +26,15 @@ CALLS = ("jit", "pjit")
 
 
 class Shapes(NamedTuple):
-    """The structure, shapes and dtypes of a tree of arrays: hashable, so it can be static."""
+    """The structure, shapes and dtypes of a tree of arrays: hashable, so it can be static.
+
+    sizes, size: how many entries every leaf has, and all together.
+    """
 
     treedef: Any
     leaves: tuple[tuple[tuple[int, ...], Any], ...]
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        return tuple(math.prod(shape) for shape, _ in self.leaves)
-
-    @property
-    def size(self) -> int:
-        return sum(self.sizes)
+    sizes: tuple[int, ...]
+    size: int
 
     def structs(self) -> PyTree:
         """The tree of ``jax.ShapeDtypeStruct`` that this describes."""
@@ -63,7 +60,8 @@ def shapes_of(tree: PyTree) -> Shapes:
     leaves, treedef = jax.tree.flatten(tree)
     # Typed keys have a dtype that cannot be made from its name.
     name = lambda d: d if jnp.issubdtype(d, jax.dtypes.extended) else str(d)
-    return Shapes(treedef, tuple((tuple(x.shape), name(x.dtype)) for x in leaves))
+    sizes = tuple(math.prod(x.shape) for x in leaves)
+    return Shapes(treedef, tuple((tuple(x.shape), name(x.dtype)) for x in leaves), sizes, sum(sizes))
 
 
 # What depends on what

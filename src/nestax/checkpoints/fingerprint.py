@@ -5,6 +5,7 @@ and whatever a run is cut into. Every array that goes into it is hashed beside i
 are no part of it. The number of steps counts only where it enters a schedule.
 """
 
+import dataclasses
 import functools
 import hashlib
 import re
@@ -19,6 +20,7 @@ from nestax.chain.tracing import Shapes, origins_of, shapes_of
 from nestax.loop.compiled import Compiled
 from nestax.loop.lanes import in_short
 from nestax.loop.step import Lane
+from nestax.streams.feed import with_room
 from nestax.streams.stream import Stream
 from nestax.trees import as_host
 
@@ -43,6 +45,10 @@ def fingerprint(compiled: Compiled, steps: int, facts: dict[str, Any]) -> Finger
         facts: parts that only the caller knows.
     """
     lane, plan = compiled.lane, compiled.lane.plan
+    if compiled.feed is not None:  # how many rows are at hand says nothing
+        problem = with_room(lane.problem, compiled.feed.courses)
+        settings, key = compiled.all.settings, compiled.all.key
+        compiled = Compiled(dataclasses.replace(lane, problem=problem), settings, key)
     lanes = eqx.tree_at(lambda lanes: lanes.arrays.horizon, compiled.all, None)
     text, enters = _program(jax.tree.structure(lanes), shapes_of((lane.horizon, jax.tree.leaves(lanes))))
     parts = dict(facts)
@@ -56,7 +62,6 @@ def fingerprint(compiled: Compiled, steps: int, facts: dict[str, Any]) -> Finger
         if isinstance(level.source, Stream):
             parts[f"stream of level {level.name!r}"] = level.source.reader.about
     parts["columns"] = list(plan.columns)
-    # The rows that a stream happens to have at hand say nothing.
     is_stream = lambda x: isinstance(x, Stream)
     lasting = jax.tree.map(lambda x: None if is_stream(x) else x, lanes, is_leaf=is_stream)
     for name, words in _arrays(lasting).items():
@@ -90,24 +95,28 @@ def _arrays(arrays: Any) -> dict[str, str]:
     return out
 
 
-#: Arrays that are no setting: numbers of an optimiser or a schedule, and what functions close over.
-NUMBER = re.compile(r"^(.*?)\.?(?:optimizer\.\w+|fn)\.constants\[(\d+)\]$")
-CONSTANT = re.compile(r"^\.pieces\.(\w+)\.constants\[(\d+)\]$")
+#: Arrays that are no setting, and what they are called: numbers that were lifted out of an optimiser or
+#: a schedule, and what functions close over.
+INSIDE = {
+    re.compile(r"^step\.optimizer\.\w+\.constants\[(\d+)\]$"): "number {} of the optimizer",
+    re.compile(r"^(?P<of>.*)\.fn\.constants\[(\d+)\]$"): "number {} of the schedule {of}",
+    re.compile(r"^pieces\.\w+\.constants\[(\d+)\]$"): "array {} that functions have closed over",
+}
 
 
 def _plainly(path: str, lane: Lane) -> str:
     """The name of an array as a user would say it: what it is of a level, of the method, or inside."""
-    closed_over = CONSTANT.match(path)
-    if closed_over:
-        return f"array {int(closed_over[2]) + 1} that functions have closed over ({closed_over[1]})"
     path = path.removeprefix(".arrays")
     for i, level in enumerate(lane.problem.levels):
         before, here, part = path.rpartition(f".problem.levels[{i}].")
         if here:
             return f"{part.removeprefix('source.')} of level {level.name!r}{before}"
     path = path.removeprefix(".build.method.").removeprefix(".")
-    inside = NUMBER.match(path)
-    return path if inside is None else f"number {int(inside[2]) + 1} inside {inside[1]}"
+    for pattern, words in INSIDE.items():
+        found = pattern.match(path)
+        if found:
+            return words.format(int(found[found.re.groups]) + 1, **found.groupdict())
+    return path
 
 
 def described(x: Any) -> str:

@@ -18,8 +18,9 @@ from nestax.checkpoints.files import Checkpoint, Folder
 from nestax.checkpoints.fingerprint import differences, fingerprint, shortly
 from nestax.errors import ProblemError, SettingError, check_setting
 from nestax.loop.compiled import At, Compiled
-from nestax.loop.cost import Cost
+from nestax.loop.plan import Cost
 from nestax.loop.status import Status
+from nestax.loop.step import as_columns, as_rows
 from nestax.trees import as_host, from_host
 from nestax.version import __version__
 
@@ -255,15 +256,6 @@ class Keeper:
             return None
         same = hashlib.sha256(text).hexdigest() == then.get("program")
         return text.decode() if same else None
-
-
-def as_columns(rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:
-    return {name: np.stack([row[name] for row in rows]) for name in (rows[0] if rows else {})}
-
-
-def as_rows(columns: dict[str, np.ndarray]) -> list[dict[str, Any]]:
-    parts = zip(*columns.values(), strict=True)
-    return [dict(zip(columns, row, strict=True)) for row in parts]
 
 
 @functools.cache

@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -44,12 +44,16 @@ class Batch(eqx.Module):
 class AbstractSource(eqx.Module):
     """Something a level draws from.
 
+    fed: whether its rows come from the host while the run computes.
+
     size: how many rows the population has; None where there is no population.
     cost: how many samples one draw counts as.
     start_cost: the same for the draws of the start.
     weighted: whether the members of the population count differently.
     most: the largest batch that can be drawn; None where there is no such limit.
     """
+
+    fed: ClassVar[bool] = False
 
     def draw(self, key: Array, step: Array, size: int) -> Batch:
         """``size`` draws that belong to ``step``."""

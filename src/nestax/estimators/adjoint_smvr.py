@@ -15,13 +15,14 @@ from typing import ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
+import optax
 from jaxtyping import Array, PyTree
 
-import nestax.trees as trees
 from nestax.chain.problem import Problem
+from nestax.errors import POSITIVE, UNIT
 from nestax.parts.estimator import About, AbstractEstimator, Batches, Estimate, Trackers
 from nestax.parts.matrix_free import MODES, Forward, first_forward, passes_of, track_forward
-from nestax.parts.settings import POSITIVE, UNIT, Setting, at, choice, per_level, setting
+from nestax.parts.settings import Setting, at, choice, per_level, setting
 from nestax.parts.tracking import storm
 from nestax.steps.descent import descent_beside, falling_beta
 
@@ -99,8 +100,8 @@ class AdjointSMVR(AbstractEstimator):
     def _project(self, p: PyTree, i: int, levels: int) -> PyTree:
         if self.radius is None:
             return p
-        size, radius = trees.norm(p), per_level(self.radius, i, levels)
-        return trees.scale(jnp.where(size > radius, radius / size, 1.0), p)
+        size, radius = optax.tree.norm(p), per_level(self.radius, i, levels)
+        return optax.tree.scale(jnp.where(size > radius, radius / size, 1.0), p)
 
     def _read(self, forward: Forward, before: tuple, adjoint: list, count: Array):
         older = before if self.lag else None

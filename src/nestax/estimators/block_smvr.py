@@ -18,9 +18,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from nestax.chain.problem import Problem
+from nestax.errors import BELOW_ONE
 from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
-from nestax.parts.plug_in import fill_table, linearise, visit_table
-from nestax.parts.settings import BELOW_ONE, Setting, at, setting
+from nestax.parts.plug_in import linearise
+from nestax.parts.settings import Setting, at, setting
+from nestax.parts.tables import fill_table, visit_table
 from nestax.parts.tracking import storm, storm_of_blocks
 from nestax.steps.descent import descent_beside, falling_beta
 

@@ -21,8 +21,9 @@ from jaxtyping import Array, PyTree
 
 from nestax.chain.jacobian import Jacobian, pull_through
 from nestax.chain.problem import Problem
+from nestax.errors import POSITIVE, UNIT
 from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
-from nestax.parts.settings import POSITIVE, UNIT, Setting, at, count, scaled, setting
+from nestax.parts.settings import Setting, at, count, scaled, setting
 from nestax.parts.tracking import storm
 from nestax.steps import Descent
 

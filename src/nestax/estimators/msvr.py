@@ -22,9 +22,10 @@ from jaxtyping import Array, Int, PyTree
 
 from nestax.chain.jacobian import pull_through
 from nestax.chain.problem import Problem
+from nestax.errors import UNIT, UP_TO_HALF
 from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
-from nestax.parts.plug_in import fill_table, rows_of, visit_table, visited_in
-from nestax.parts.settings import UNIT, UP_TO_HALF, Setting, at, setting
+from nestax.parts.settings import Setting, at, setting
+from nestax.parts.tables import fill_table, rows_of, visit_table, visited_in
 from nestax.parts.tracking import storm, storm_of_blocks
 from nestax.steps.descent import descent_beside, falling_beta
 

@@ -19,9 +19,10 @@ from jaxtyping import Array, PyTree
 
 from nestax.chain.jacobian import pull_through
 from nestax.chain.problem import Problem
+from nestax.errors import POSITIVE, UNIT
 from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
 from nestax.parts.plug_in import plug_in
-from nestax.parts.settings import POSITIVE, UNIT, Number, Setting, at, setting
+from nestax.parts.settings import Number, Setting, at, setting
 from nestax.parts.tracking import average
 from nestax.steps import Averaged
 from nestax.steps.averaged import one_then_root

@@ -18,9 +18,10 @@ from jaxtyping import Array, PyTree
 
 from nestax.chain.jacobian import Jacobian, pull_through
 from nestax.chain.problem import Problem
+from nestax.errors import POSITIVE
 from nestax.parts.estimator import About, Batches, Calls, Estimate, Trackers
 from nestax.parts.restarts import Restarting
-from nestax.parts.settings import POSITIVE, Setting, setting
+from nestax.parts.settings import Setting, setting
 from nestax.parts.tracking import storm
 from nestax.steps import Bounded
 

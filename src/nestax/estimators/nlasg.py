@@ -16,14 +16,15 @@ from typing import ClassVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import optax
 from jaxtyping import Array, PyTree
 
-import nestax.trees as trees
 from nestax.chain.jacobian import pull_through
 from nestax.chain.problem import Problem
+from nestax.errors import UNIT
 from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
 from nestax.parts.plug_in import plug_in
-from nestax.parts.settings import UNIT, Setting, at, setting
+from nestax.parts.settings import Setting, at, setting
 from nestax.parts.tracking import average
 from nestax.steps import Averaged
 from nestax.steps.averaged import one_then_root
@@ -89,7 +90,7 @@ class MLNASA(AbstractEstimator):
             else:
                 u = average(tracked, tau, f)
                 if self.linearised:
-                    u = jax.tree.map(jnp.add, u, push(trees.subtract(new, old)))
+                    u = jax.tree.map(jnp.add, u, push(optax.tree.sub(new, old)))
             new, old = level.project(u), tracked
             value.append(new)
         grad = average(state.grad, tau, pull_through(pulls, value[-1]))

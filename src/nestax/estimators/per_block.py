@@ -11,8 +11,8 @@ import nestax.trees as trees
 from nestax.chain.problem import Problem
 from nestax.errors import ProblemError, SettingError, choose
 from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Trackers
-from nestax.parts.plug_in import fill_table, visit_table
 from nestax.parts.step_rule import AbstractStep
+from nestax.parts.tables import fill_table, visit_table
 from nestax.steps.descent import step_of
 
 STORES = ("float32", "bfloat16", "float16")

@@ -13,7 +13,8 @@ from jaxtyping import PyTree
 from nestax.chain.jacobian import pull_through
 from nestax.chain.problem import Problem
 from nestax.parts.estimator import AbstractEstimator, Batches, Calls, Estimate, Trackers
-from nestax.parts.plug_in import mean_of_visited, plug_in, visit_blocks
+from nestax.parts.plug_in import plug_in
+from nestax.parts.tables import mean_of_visited, visit_blocks
 
 
 class PlainState(eqx.Module):

@@ -20,10 +20,11 @@ from jaxtyping import Array, PyTree
 
 from nestax.chain.jacobian import pull_through
 from nestax.chain.problem import Problem
+from nestax.errors import UNIT
 from nestax.parts.estimator import About, Batches, Calls, Estimate, Trackers
 from nestax.parts.plug_in import linearise, plug_in
 from nestax.parts.restarts import Snapshots
-from nestax.parts.settings import UNIT, Setting, at, scaled, setting
+from nestax.parts.settings import Setting, at, scaled, setting
 from nestax.steps import FrankWolfe
 
 

@@ -17,9 +17,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from nestax.chain.problem import Problem
+from nestax.errors import UNIT
 from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
 from nestax.parts.matrix_free import draws_in, mean_of_products
-from nestax.parts.settings import UNIT, Setting, at, scaled, setting
+from nestax.parts.settings import Setting, at, scaled, setting
 from nestax.parts.tracking import average
 from nestax.steps import FrankWolfe
 

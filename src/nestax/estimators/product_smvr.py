@@ -15,13 +15,14 @@ from typing import ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
+import optax
 from jaxtyping import Array, PyTree
 
-import nestax.trees as trees
 from nestax.chain.problem import Problem
+from nestax.errors import POSITIVE, UNIT
 from nestax.parts import matrix_free
 from nestax.parts.estimator import About, AbstractEstimator, Batches, Estimate, Trackers
-from nestax.parts.settings import POSITIVE, UNIT, Number, Setting, at, choice, scaled, setting
+from nestax.parts.settings import Number, Setting, at, choice, scaled, setting
 from nestax.parts.step_rule import AbstractStep
 from nestax.parts.tracking import storm
 from nestax.steps import FrankWolfe
@@ -88,8 +89,8 @@ class ProductSMVR(AbstractEstimator):
 
     def _read(self, forward: matrix_free.Forward, before: tuple, grad: PyTree, count: Array):
         if self.radius is not None:
-            size = trees.norm(grad)
-            grad = trees.scale(jnp.where(size > self.radius, self.radius / size, 1.0), grad)
+            size = optax.tree.norm(grad)
+            grad = optax.tree.scale(jnp.where(size > self.radius, self.radius / size, 1.0), grad)
         older = before if self.lag else None
         state = ProductState(forward.inputs, older, forward.last, grad, count)
         return Estimate(forward.last, grad, {}), state

@@ -17,9 +17,10 @@ from jaxtyping import Array, PyTree
 
 from nestax.chain.jacobian import pull_through
 from nestax.chain.problem import Problem
+from nestax.errors import UNIT
 from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
 from nestax.parts.plug_in import plug_in
-from nestax.parts.settings import UNIT, Setting, at, scaled, setting
+from nestax.parts.settings import Setting, at, scaled, setting
 from nestax.parts.tracking import average
 from nestax.steps import Descent
 

@@ -14,14 +14,15 @@ from typing import ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
+import optax
 from jaxtyping import Array, PyTree
 
-import nestax.trees as trees
 from nestax.chain.jacobian import pull_through
 from nestax.chain.problem import Problem
+from nestax.errors import UNIT
 from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
 from nestax.parts.plug_in import plug_in
-from nestax.parts.settings import UNIT, Setting, at, choice, scaled, setting
+from nestax.parts.settings import Setting, at, choice, scaled, setting
 from nestax.parts.tracking import storm
 from nestax.steps import Descent
 
@@ -85,7 +86,7 @@ class SCSC(AbstractEstimator):
                 if self.mode == "two-point":
                     y_old = level.value(old, batch["value"])
                 else:
-                    y_old = trees.subtract(y, push(trees.subtract(new, old)))
+                    y_old = optax.tree.sub(y, push(optax.tree.sub(new, old)))
                 y = storm(y, keep, state.value[i], y_old)
             new, old = level.project(y), state.value[i]
             value.append(new)

@@ -18,24 +18,25 @@ from jaxtyping import Array, PyTree
 
 from nestax.chain.jacobian import Jacobian, pull_through
 from nestax.chain.problem import Problem
-from nestax.parts.balls import Ball, RunningRadius
+from nestax.errors import POSITIVE, UNIT
+from nestax.parts.balls import Ball, Held, RunningRadius
 from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
-from nestax.parts.settings import POSITIVE, UNIT, Setting, at, choice, setting
+from nestax.parts.settings import Setting, at, choice, per_level, setting
 from nestax.parts.tracking import storm
 from nestax.steps.descent import descent_beside, falling_beta
 
 
 class SMVRState(eqx.Module):
-    """Trackers of every level, the weights they belong to, and how often each ball was active.
+    """Trackers of every level, the weights they belong to, and what is remembered of every ball.
 
-    The Jacobian of a deterministic level is not tracked, so it is None; so are sizes nobody asks for.
+    The Jacobian of a deterministic level is not tracked, so it is None; so are balls that are not asked
+    for.
     """
 
     w: PyTree
     value: tuple[PyTree, ...]
     jac: tuple[Jacobian | None, ...]
-    sizes: tuple[Array | None, ...]
-    active: Array | None
+    held: tuple[Held | None, ...]
     count: Array
 
 
@@ -70,43 +71,56 @@ class SMVR(AbstractEstimator):
         return {"value": Calls(2, 2)}
 
     def published(self, problem: Problem, sizes: tuple[int, ...]):
-        radius = {"radius": RunningRadius()} if self.beta is None else {}
-        return {"beta": falling_beta()} | radius
+        if self.beta is not None:
+            return {}
+        return {"beta": falling_beta(), "radius": RunningRadius()}
 
     def published_step(self, problem: Problem):
         return descent_beside(self.beta, self.lr)
 
     def init(self, problem: Problem, w: PyTree, batches: Batches):
-        ball, tracked, x = Ball(self.radius, self.ball, len(problem.levels)), [], w
-        for i, (level, batch) in enumerate(zip(problem.levels, batches, strict=True)):
-            f, J = level.value_and_jac(x, batch["value"])
-            x, size = level.project(f), ball.size(level, None, J)
-            tracked.append((x, *ball.hold(i, J, size), size))
-        return self._read(problem, w, tracked, 0, jnp.zeros((), jnp.int32))
+        nothing = (None,) * len(problem.levels)
+        empty = SMVRState(w, nothing, nothing, nothing, jnp.full((), -1, jnp.int32))
+        return self._track(problem, w, batches, empty)
 
     def update(self, problem: Problem, w: PyTree, batches: Batches, state: SMVRState):
-        ball, tracked = Ball(self.radius, self.ball, len(problem.levels)), []
-        keep, new, old = 1 - at(self.beta, state.count + 1), w, state.w
+        return self._track(problem, w, batches, state, 1 - at(self.beta, state.count + 1))
+
+    def _track(self, problem: Problem, w: PyTree, batches: Batches, state: SMVRState, keep: Any = None):
+        """Every level in turn; ``keep`` is None at the start, where there is nothing to keep."""
+        value, jac, held, new, old = [], [], [], w, state.w
         for i, (level, batch) in enumerate(zip(problem.levels, batches, strict=True)):
-            u, V = level.value_and_jac(new, batch["value"])
-            size = ball.size(level, state.sizes[i], V)
-            if not level.deterministic:
+            ball = self._ball(i, len(problem.levels))
+            u, drawn = level.value_and_jac(new, batch["value"])
+            V = drawn
+            if keep is not None and not level.deterministic:
                 f_old, J_old = level.value_and_jac(old, batch["value"])
                 u = storm(u, keep, state.value[i], f_old)
-                V = storm(ball.shape(V), keep, state.jac[i], ball.shape(J_old))
-            u = level.project(u)
-            tracked.append((u, *ball.hold(i, V, state.sizes[i]), size))
-            new, old = u, state.value[i]
-        return self._read(problem, w, tracked, state.active, state.count + 1)
+                shape = ball.shape if ball else lambda J: J
+                V = storm(shape(drawn), keep, state.jac[i], shape(J_old))
+            remembered = None
+            if ball:
+                V, remembered = ball.hold(V, drawn, state.held[i], level.deterministic)
+            value.append(level.project(u))
+            jac.append(V)
+            held.append(remembered)
+            new, old = value[-1], state.value[i]
+        grad = pull_through([V.pull for V in jac], value[-1])
+        kept = (None if v.deterministic else V for v, V in zip(problem.levels, jac, strict=True))
+        state = SMVRState(w, tuple(value), tuple(kept), tuple(held), state.count + 1)
+        return Estimate(value[-1], grad, self._activity(state)), state
 
-    def _read(self, problem: Problem, w: PyTree, tracked: list, before: Any, count: Array):
-        value, jac, hit, sizes = zip(*tracked, strict=True)
-        hits = None if self.radius is None else before + jnp.asarray(hit, jnp.int32)
-        aux = {} if hits is None else {"ball_active": (hits / (count + 1)).astype(value[-1].dtype)}
-        levels = zip(problem.levels, jac, strict=True)
-        kept = tuple(None if level.deterministic else V for level, V in levels)
-        state = SMVRState(w, value, kept, sizes, hits, count)
-        return Estimate(value[-1], pull_through([V.pull for V in jac], value[-1]), aux), state
+    def _ball(self, i: int, levels: int) -> Ball | None:
+        if self.radius is None or isinstance(self.radius, RunningRadius):
+            return self.radius and Ball(self.radius, self.ball)
+        return Ball(per_level(self.radius, i, levels), self.ball)
+
+    def _activity(self, state: SMVRState) -> dict[str, Array]:
+        """At what share of the steps each ball was active."""
+        if self.radius is None:
+            return {}
+        often = jnp.stack([held.active for held in state.held if held is not None])
+        return {"ball_active": (often / (state.count + 1)).astype(state.value[-1].dtype)}
 
     def trackers(self, state: SMVRState):
         return Trackers(state.w, state.value, state.jac)

@@ -19,9 +19,10 @@ from jaxtyping import Array, PyTree
 
 from nestax.chain.jacobian import Jacobian, pull_through
 from nestax.chain.problem import Problem
+from nestax.errors import UNIT
 from nestax.parts.estimator import About, Batches, Calls, Estimate, Trackers
 from nestax.parts.restarts import Snapshots
-from nestax.parts.settings import UNIT, Setting, at, setting
+from nestax.parts.settings import Setting, at, setting
 
 
 class SnapshotState(eqx.Module):

@@ -16,10 +16,11 @@ import equinox as eqx
 from jaxtyping import Array, PyTree
 
 from nestax.chain.problem import Problem
+from nestax.errors import POSITIVE
 from nestax.parts.estimator import About, Batches, Calls, Estimate, Trackers
 from nestax.parts.plug_in import value_and_gradient
 from nestax.parts.restarts import Restarting, steps_per_pass
-from nestax.parts.settings import POSITIVE, Setting, setting
+from nestax.parts.settings import Setting, setting
 from nestax.parts.tracking import storm
 from nestax.steps import Bounded
 

@@ -19,15 +19,16 @@ from typing import ClassVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import optax
 from jaxtyping import Array, PyTree
 
-import nestax.trees as trees
 from nestax.chain.convexity import refuse_unless_convex_and_monotone
 from nestax.chain.jacobian import pull_through
 from nestax.chain.problem import Problem
+from nestax.errors import NONNEGATIVE
 from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
 from nestax.parts.plug_in import linearise
-from nestax.parts.settings import NONNEGATIVE, Number, Schedule, setting
+from nestax.parts.settings import Number, Schedule, setting
 from nestax.steps import Descent
 
 
@@ -91,7 +92,7 @@ class SSD(AbstractEstimator):
             query.append(m)
             if i < len(problem.levels) - 1:
                 f, push, _ = level.value_and_maps(m, batches[i]["value"])
-                y = level.project(jax.tree.map(jnp.add, f, push(trees.subtract(y, m))))
+                y = level.project(jax.tree.map(jnp.add, f, push(optax.tree.sub(y, m))))
         values, pulls = linearise(problem, query, batches, "grad")
         state = SSDState(w, tuple(query), state.count + 1)
         return Estimate(values[-1], pull_through(pulls, values[-1]), {}), state

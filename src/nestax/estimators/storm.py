@@ -14,13 +14,14 @@ from typing import ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
+import optax
 from jaxtyping import Array, PyTree
 
-import nestax.trees as trees
 from nestax.chain.problem import Problem
+from nestax.errors import POSITIVE
 from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
 from nestax.parts.plug_in import value_and_gradient
-from nestax.parts.settings import POSITIVE, Number, at, setting
+from nestax.parts.settings import Number, at, setting
 from nestax.parts.tracking import storm
 from nestax.steps import Suggested
 
@@ -64,13 +65,13 @@ class STORM(AbstractEstimator):
 
     def init(self, problem: Problem, w: PyTree, batches: Batches):
         value, grad = value_and_gradient(problem, w, batches)
-        return self._read(w, value, grad, trees.square(grad), jnp.zeros((), jnp.int32))
+        return self._read(w, value, grad, optax.tree.norm(grad, squared=True), jnp.zeros((), jnp.int32))
 
     def update(self, problem: Problem, w: PyTree, batches: Batches, state: STORMState):
         keep = 1 - jnp.minimum(1, self.c * self._rate(state.total, state.count) ** 2)
         new, old = value_and_gradient(problem, w, batches), value_and_gradient(problem, state.w, batches)
         value, grad = storm(new, keep, (state.value, state.grad), old)
-        total = state.total + trees.square(new[1])
+        total = state.total + optax.tree.norm(new[1], squared=True)
         return self._read(w, problem.levels[0].project(value), grad, total, state.count + 1)
 
     def _rate(self, total: Array, count: Array) -> Array:

@@ -22,9 +22,10 @@ from jaxtyping import Array, PyTree
 
 from nestax.chain.jacobian import pull_through
 from nestax.chain.problem import Problem
+from nestax.errors import UNIT
 from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
 from nestax.parts.plug_in import linearise
-from nestax.parts.settings import UNIT, Setting, at, per_level, scaled, setting
+from nestax.parts.settings import Setting, at, per_level, scaled, setting
 from nestax.parts.tracking import average
 from nestax.steps import Descent
 

@@ -16,11 +16,9 @@ from jaxtyping import Array, PyTree
 
 import nestax.loop.lanes as loop
 from nestax.errors import SettingError
-from nestax.loop.columns import with_columns_finite
-from nestax.loop.lanes import CAPACITY, Lanes
-from nestax.loop.packing import Packing
+from nestax.loop.lanes import CAPACITY, Lanes, Packing
 from nestax.loop.same_program import pieces_of
-from nestax.loop.step import Lane
+from nestax.loop.step import Lane, with_columns_finite
 from nestax.streams.feed import Feed, with_streams
 
 #: Seconds that one call should take, so that progress, callbacks and Ctrl-C feel prompt.

@@ -2,22 +2,59 @@
 
 Lanes (settings × seeds) are mapped inside the loop, so that the step counter is one scalar for all and
 a restart is a real branch. Draws are made ahead for some steps at once; lanes of equal seed share them.
+
+A carry holds the same array in several places: the weights are also the point its trackers belong
+to, a level that hands its input on has it as part of its value, and the tracked value of the last
+level is the estimate's. A compiled loop would copy each of them at every step. Which leaves are one
+and the same value is plain while tracing, where they are one and the same object.
 """
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from nestax.chain.tracing import Traced
-from nestax.loop.packing import Packing
-from nestax.loop.plan import AHEAD_AT_ONCE, Plan
+from nestax.chain.tracing import Shapes, Traced
+from nestax.loop.plan import Plan
 
 #: How many records one call can hold; the host visits at least that often.
 CAPACITY = 128
+
+
+class Packing(NamedTuple):
+    """Where every leaf of one lane's carry is found among the leaves that are carried.
+
+    shape: the structure and shapes of the carry.
+    groups: for every leaf, the first leaf that is the same value.
+    """
+
+    shape: Shapes
+    groups: tuple[int, ...]
+
+    @property
+    def firsts(self) -> list[int]:
+        return sorted(set(self.groups))
+
+    def pack(self, tree: PyTree) -> list[Array]:
+        leaves = jax.tree.leaves(tree)
+        return [leaves[k] for k in self.firsts]
+
+    def unpack(self, packed: list[Array]) -> PyTree:
+        place = {first: n for n, first in enumerate(self.firsts)}
+        return self.shape.treedef.unflatten([packed[place[k]] for k in self.groups])
+
+    def split(self, leaves: Iterable[Hashable]) -> "Packing":
+        """The finer packing in which leaves are one value only if they are here, too."""
+        return Packing(self.shape, equal_places(zip(self.groups, leaves, strict=True)))
+
+
+def equal_places(things: Iterable[Hashable]) -> tuple[int, ...]:
+    """For every thing, where an equal one was seen first."""
+    first: dict[Hashable, int] = {}
+    return tuple(first.setdefault(thing, k) for k, thing in enumerate(things))
 
 
 class Pieces(eqx.Module):
@@ -85,7 +122,7 @@ def advance(
     def one_block(state: Any) -> Any:
         drawn, step = state[1], state[1]
         until = jnp.minimum(step + lanes.plan.ahead, end)
-        draws = _draw_ahead(lanes, step + 1, until - step)
+        draws = _draw(lanes, step + 1, lanes.plan.ahead)
 
         def to_record_or_end(state: Any) -> Any:
             packed, step, records, k = state
@@ -110,32 +147,12 @@ def advance(
 
 def in_short(lanes: Lanes, step: Array) -> Any:
     """The start, one step and its record: all that a run is, however it is cut into pieces."""
-    draws = jax.tree.map(lambda d: d[0], _draw_at(lanes, step, 1))
+    draws = jax.tree.map(lambda d: d[0], _draw(lanes, step, 1))
     packed = _step(lanes, start(lanes), draws, step)
     return packed, observe(lanes, packed)
 
 
-def _draw_ahead(lanes: Lanes, first: Array, many: Array) -> PyTree:
-    """The batches of ``many`` ≤ ``plan.ahead`` steps; fewer in portions, as drawing may be costly."""
-    ahead = lanes.plan.ahead
-    at_once = lambda: _draw_at(lanes, first, ahead)
-    if ahead <= AHEAD_AT_ONCE:
-        return at_once()
-
-    def portion(k: Array, room: PyTree) -> PyTree:
-        at = k * AHEAD_AT_ONCE
-        new = _draw_at(lanes, first + at, AHEAD_AT_ONCE)
-        write = lambda all, new: jax.lax.dynamic_update_slice_in_dim(all, new, at, 0)
-        return jax.tree.map(write, room, new)
-
-    def in_portions() -> PyTree:
-        room = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), jax.eval_shape(at_once))
-        return jax.lax.fori_loop(0, -(-many // AHEAD_AT_ONCE), portion, room)
-
-    return jax.lax.cond(many == ahead, at_once, in_portions)
-
-
-def _draw_at(lanes: Lanes, first: Array, many: int) -> PyTree:
+def _draw(lanes: Lanes, first: Array, many: int) -> PyTree:
     """The batches of ``many`` steps, the leading axis the step (and then the seed)."""
     settings = lanes.settings
     if lanes.plan.grid:  # what is drawn does not depend on the setting

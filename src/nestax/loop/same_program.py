@@ -19,8 +19,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from nestax.chain.tracing import Itself, Shapes, Traced, shapes_of, trace
-from nestax.loop.lanes import Pieces
-from nestax.loop.packing import Packing, equal_places
+from nestax.loop.lanes import Packing, Pieces, equal_places
 from nestax.loop.step import Carry, Lane
 
 #: Packages whose code stays as it is.

@@ -4,12 +4,10 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
+import optax
 from jaxtyping import Array
 
-import nestax.trees as trees
 from nestax.chain.jacobian import Jacobian
-from nestax.chain.level import Level
-from nestax.parts.settings import per_level
 
 
 class RunningRadius(eqx.Module):
@@ -28,35 +26,45 @@ class RunningRadius(eqx.Module):
         return new if size is None else size + self.rate * (new - size)
 
 
+class Held(eqx.Module):
+    """What is remembered of a ball: how often it was active, and the running size of what is drawn."""
+
+    active: Array
+    size: Array | None
+
+
 class Ball(eqx.Module):
-    """One ball per level, or none where ``radius`` is None."""
+    """The ball that holds the tracked Jacobian of one level.
+
+    radius: a number, or ``RunningRadius``.
+    kind: "frobenius" or "spectral".
+    """
 
     radius: Any
     kind: str = eqx.field(static=True)
-    levels: int = eqx.field(static=True)
 
     def shape(self, jac: Jacobian) -> Jacobian:
-        """A drawn Jacobian with the blocks that a projected one has."""
-        if self.radius is None:
-            return jac
+        """A drawn Jacobian with the tiles that a projected one has."""
         return jac.filled(jac.dense()) if self.kind == "spectral" else jac.scalable()
 
-    def size(self, level: Level, before: Array | None, drawn: Jacobian) -> Array | None:
-        """The running size of a level's Jacobians, where the radius follows it.
+    def hold(
+        self, jac: Jacobian, drawn: Jacobian, before: Held | None, deterministic: bool
+    ) -> tuple[Jacobian, Held]:
+        """The Jacobian in its ball, and what is remembered.
 
-        A deterministic level is exact: what changes there is no outlier, and it needs no such ball.
+        A radius that follows what is drawn is that of the step before. A deterministic level is exact:
+        what changes there is no outlier, and it needs no such ball.
         """
-        if level.deterministic or not isinstance(self.radius, RunningRadius):
-            return None
-        return self.radius.after(before, drawn)
-
-    def hold(self, i: int, jac: Jacobian, size: Array | None) -> tuple[Jacobian, Array | bool]:
-        """The Jacobian of level ``i`` in its ball, and whether it had to move."""
-        if isinstance(self.radius, RunningRadius):
-            return (jac, False) if size is None else into_ball(jac, self.radius.factor * size, self.kind)
-        if self.radius is None:
-            return jac, False
-        return into_ball(jac, per_level(self.radius, i, self.levels), self.kind)
+        count = jnp.zeros((), jnp.int32) if before is None else before.active
+        if not isinstance(self.radius, RunningRadius):
+            jac, active = into_ball(jac, self.radius, self.kind)
+            return jac, Held(count + active, None)
+        if deterministic:
+            return jac, Held(count, None)
+        size = self.radius.after(None if before is None else before.size, drawn)
+        within: Any = size if before is None else before.size
+        jac, active = into_ball(jac, self.radius.factor * within, self.kind)
+        return jac, Held(count + active, size)
 
 
 def into_ball(jac: Jacobian, radius: Array, ball: str) -> tuple[Jacobian, Array]:
@@ -70,7 +78,7 @@ def into_ball(jac: Jacobian, radius: Array, ball: str) -> tuple[Jacobian, Array]
         jac = jac.scalable()
         size = jnp.sqrt(jac.square())
         active = size > radius
-        return trees.scale(jnp.where(active, radius / size, 1.0), jac), active
+        return optax.tree.scale(jnp.where(active, radius / size, 1.0), jac), active
     left, singular, right = jnp.linalg.svd(jac.dense(), full_matrices=False)
     clipped = left @ (jnp.minimum(singular, radius)[:, None] * right)
     return jac.filled(clipped), jnp.max(singular) > radius

@@ -1,16 +1,12 @@
 """A batch plugged into every level of a chain: how methods without memory, and most starts, go."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from nestax.chain.level import Map
 from nestax.chain.problem import Problem
-from nestax.draws.blocks import over_blocks
-from nestax.errors import SettingError
 from nestax.parts.estimator import Batches
 
 
@@ -42,82 +38,3 @@ def value_and_gradient(problem: Problem, w: PyTree, batches: Batches) -> tuple[A
     """Value and gradient of a chain of one level."""
     value, pull = problem.levels[0].value_and_pull(w, batches[0]["value"])
     return value, pull(jnp.ones_like(value))
-
-
-def visit_blocks(problem: Problem, batches: Batches, fn: Callable[..., PyTree], *rows: PyTree) -> PyTree:
-    """``fn(chain, batches, *rows)`` of every visited block, along the leading axis of ``rows``."""
-
-    def one(visits: Batches, *rows: PyTree) -> PyTree:
-        own: Any = tuple(
-            {name: level.source and level.source.batch(visit) for name, visit in batch.items()}  # pyright: ignore[reportAttributeAccessIssue]
-            for level, batch in zip(problem.levels, visits, strict=True)
-        )
-        return fn(problem.block(visited_in(visits)), own, *rows)
-
-    return jax.vmap(one)(batches, *rows)
-
-
-def visited_in(batches: Batches) -> Array:
-    """The blocks that a step visits, which are the same at all levels."""
-    return next(v.blocks for batch in batches for v in batch.values() if v is not None)  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def mean_of_visited(tree: PyTree) -> PyTree:
-    """The average over the leading axis, that of visited blocks."""
-    return jax.tree.map(lambda x: jnp.mean(x, axis=0), tree)
-
-
-def fill_table(
-    problem: Problem, batches: Batches, start: Callable[..., tuple[PyTree, PyTree]], store: Any = None
-) -> tuple[PyTree, PyTree]:
-    """Visits all blocks, some at a time, with ``start(chain, batches) = (outcome, row)``.
-
-    Returns the average of the outcomes, and the table of the rows, whose floating-point numbers are
-    ``store``d as that dtype; None means as they are.
-    """
-    blocks: Any = problem.blocks
-    if visited_in(batches).shape[0] != blocks.blocks:
-        raise SettingError(
-            "the start of a method with memory of every block visits all of them: "
-            "draw_batches(..., every_block=True)."
-        )
-    some = lambda which: jax.tree.map(lambda x: x[which], batches)
-    shapes = jax.eval_shape(lambda: visit_blocks(problem, some(jnp.arange(1)), start))
-    stored = lambda dtype: store if store and jnp.issubdtype(dtype, jnp.floating) else dtype
-    outcome = jax.tree.map(lambda s: jnp.zeros(s.shape[1:], s.dtype), shapes[0])
-    table = jax.tree.map(lambda s: jnp.zeros((blocks.blocks, *s.shape[1:]), stored(s.dtype)), shapes[1])
-
-    def group(which: Array, new: Array, carry: Any) -> Any:
-        total, table = carry
-        each, rows = visit_blocks(problem, some(which), start)
-        share = lambda x: jnp.tensordot(new.astype(x.dtype), x, 1) / blocks.blocks
-        return jax.tree.map(lambda t, x: t + share(x), total, each), write_rows(table, which, rows)
-
-    return over_blocks(blocks.blocks, blocks.visit, group, (outcome, table))
-
-
-def visit_table(
-    problem: Problem, batches: Batches, table: PyTree, move: Callable[..., Any], *more: PyTree
-) -> tuple[PyTree, PyTree, PyTree]:
-    """``move(chain, batches, row, *more) = (outcome, new row)`` of every visited block.
-
-    Returns the average of the outcomes, the table with the new rows, and the rows that they replace.
-    """
-    visited = visited_in(batches)
-    before = rows_of(table, visited)
-    each, rows = visit_blocks(problem, batches, move, before, *more)
-    # New rows that do not depend on old ones, such as the weights, could be written before those are
-    # read, and to be able to do so the compiler would copy the whole table at every step: so they do.
-    rows = jax.tree.map(lambda r, b: r + 0 * b.astype(r.dtype), rows, before)
-    return mean_of_visited(each), write_rows(table, visited, rows), before
-
-
-def rows_of(table: PyTree, blocks: Array) -> PyTree:
-    """The rows of some blocks."""
-    return jax.tree.map(lambda t: t.at[blocks].get(mode="promise_in_bounds"), table)
-
-
-def write_rows(table: PyTree, blocks: Array, rows: PyTree) -> PyTree:
-    """The table with the rows of some blocks replaced, in the dtypes of the table."""
-    write = lambda t, r: t.at[blocks].set(r.astype(t.dtype), mode="promise_in_bounds")
-    return jax.tree.map(write, table, rows)

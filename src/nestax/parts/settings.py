@@ -7,7 +7,7 @@ number of updates, and of the length of the run if it asks for that.
 import dataclasses
 import inspect
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -15,26 +15,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from nestax.chain.tracing import Traced, trace
-from nestax.errors import SettingError, check_count, check_setting, choose
+from nestax.errors import Range, SettingError, check_count, check_setting, choose
 
 #: A number, or one number per level.
 Number = Array | float
 #: The same, or a schedule: ``fn(count)`` or ``fn(count, horizon)``.
 Setting = Number | Callable[..., Any]
-
-
-class Range(NamedTuple):
-    """Where a setting must lie: what completes the sentence "it must be …", and the test of it."""
-
-    words: str
-    holds: Callable[[Any], Any]
-
-
-UNIT = Range("in (0, 1]", lambda x: (x > 0) & (x <= 1))
-BELOW_ONE = Range("in (0, 1)", lambda x: (x > 0) & (x < 1))
-UP_TO_HALF = Range("in (0, 1/2]", lambda x: (x > 0) & (x <= 0.5))
-POSITIVE = Range("positive", lambda x: x > 0)
-NONNEGATIVE = Range("at least 0", lambda x: x >= 0)
 
 
 def setting(within: Range, *, missing: Setting | None = None, **options: Any) -> Any:
@@ -49,7 +35,7 @@ def setting(within: Range, *, missing: Setting | None = None, **options: Any) ->
 
 
 def checked(within: Range) -> dict[str, Any]:
-    """The metadata of a field whose value is looked at."""
+    """The metadata of a field whose value must lie within a range."""
     return {"check": lambda name, value: check_setting(name, value, *within)}
 
 

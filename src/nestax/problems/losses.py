@@ -77,7 +77,8 @@ class Ridge(eqx.Module):
     part: Callable[[PyTree], PyTree] | None
 
     def __call__(self, w: PyTree) -> Array:
-        return self.strength / 2 * trees.square(w if self.part is None else self.part(w))
+        part = w if self.part is None else self.part(w)
+        return self.strength / 2 * optax.tree.norm(part, squared=True)
 
 
 class Fit(NamedTuple):

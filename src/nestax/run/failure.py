@@ -1,8 +1,8 @@
 """What went wrong in a run that is not finite any more: where, and in which quantity."""
 
 import nestax.trees as trees
-from nestax.loop.columns import FINITE_COLUMNS
 from nestax.loop.compiled import At, Chunk, Compiled
+from nestax.loop.step import FINITE_COLUMNS
 
 
 def last_finite(compiled: Compiled, chunk: Chunk, bad: int) -> tuple[At, int, int]:

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,8 +15,9 @@ import numpy as np
 
 from nestax.checkpoints.keeper import Keeper
 from nestax.loop.compiled import At, Chunk, Compiled
-from nestax.loop.cost import Cost, Meter
+from nestax.loop.plan import Cost, Meter
 from nestax.loop.status import Status
+from nestax.loop.step import as_columns
 from nestax.run.failure import last_finite, name_failure, without_trackers
 from nestax.run.prepare import Run
 from nestax.run.progress import progress_line
@@ -100,6 +102,10 @@ class Ended(NamedTuple):
     status: Status
     message: str
 
+    @property
+    def records(self) -> dict[str, np.ndarray]:
+        return as_columns(self.book.rows)
+
 
 def follow(
     run: Run,
@@ -123,8 +129,13 @@ def follow(
         progress: whether to show a progress line; None means on a terminal.
     """
     rules, end = rules or Rules(), run.total if until is None else until
-    kept = contextlib.nullcontext() if keeper is None else keeper.at_work()
-    with progress_line(end, progress) as show, interruptions() as asked, kept:
+    with contextlib.ExitStack() as stack:
+        show = None
+        if sys.stderr.isatty() if progress is None else progress:
+            show = stack.enter_context(progress_line(end))
+        asked = stack.enter_context(interruptions())
+        if keeper:
+            stack.enter_context(keeper.at_work())
         found = keeper and keeper.find(run.compiled, run.begin, run.stride, end, facts or {})
         if found:
             at, book = found.at, Book(run.meter, found.rows, found.finite)
@@ -149,7 +160,7 @@ def _go_on(
     rules: Rules,
     keeper: Keeper | None,
     asked: Callable[[], bool],
-    show: Callable[..., None],
+    show: Callable[..., None] | None,
 ) -> Ended:
     """Chunk after chunk."""
     compiled, single = run.compiled, not run.compiled.lanes
@@ -170,7 +181,8 @@ def _go_on(
                     chunk = compiled.advance(chunk.before, k + 1, chunk.length)
                     break
             at, weights = chunk.after, _weights_of(compiled, chunk.after)
-            show(at.step, **({rules.monitor: book.rows[-1][rules.monitor]} if rules.monitor else {}))
+            if show:
+                show(at.step, **({rules.monitor: book.rows[-1][rules.monitor]} if rules.monitor else {}))
             stopped = rules.between(book.rows[-1]) if chunk.strides else None
             if why or stopped:
                 return Ended(at, book, Status.SUCCESS, why or stopped or "")

@@ -12,15 +12,13 @@ import optax
 from nestax.chain.problem import Problem
 from nestax.chain.tracing import shapes_of
 from nestax.checkpoints.fingerprint import described
-from nestax.checkpoints.keeper import Keeper, as_columns
-from nestax.errors import SettingError, check_count, check_seed, check_setting, choose
+from nestax.checkpoints.keeper import Keeper
+from nestax.errors import POSITIVE, SettingError, check_count, check_seed, check_setting, choose
 from nestax.estimators.registry import find
-from nestax.loop.columns import choose_columns
 from nestax.loop.compiled import At, Compiled
 from nestax.loop.plan import AVERAGES
 from nestax.parts.estimator import AbstractEstimator
-from nestax.parts.method import Method
-from nestax.parts.step_rule import AbstractStep
+from nestax.parts.step_rule import AbstractStep, Method
 from nestax.run.follow import Rules, follow
 from nestax.run.prepare import as_method, prepare
 from nestax.run.result import Continuation, Result
@@ -89,6 +87,9 @@ def minimize(
     if not isinstance(problem, Problem):
         raise SettingError(f"the first argument must be an nx.Problem; got {problem!r}.")
     seed = check_seed(seed)
+    check_setting("seconds", seconds, *POSITIVE)
+    if patience is not None:
+        check_count("patience", patience)
     keeper = None
     if checkpoint is not None or resume:
         keeper = Keeper(checkpoint, checkpoint_every, resume)
@@ -110,20 +111,9 @@ def minimize(
             seed=seed,
         )
     method = as_method(problem, estimator, optimizer)
-    problem = method.estimator.view(problem)
-    method.check(problem)
     if output is None:
         output = method.estimator.output if optimizer is None else "last"
     choose("output", output, ("last", "random", *AVERAGES))
-    check_setting("seconds", seconds, "positive", lambda s: s > 0)
-    if patience is not None:
-        check_count("patience", patience)
-    columns = choose_columns(problem, record)
-    if target_gap is not None and "gap" not in columns:
-        columns = choose_columns(problem, (*columns, "gap"))
-    stop = lambda steps: steps
-    if output == "random":  # drawn first: the run simply stops there
-        stop = lambda steps: int(np.random.default_rng([seed, 0x7A0]).integers(steps))
     run = prepare(
         problem,
         method,
@@ -133,42 +123,50 @@ def minimize(
         batch_size=batch_size,
         init_batch_size=init_batch_size,
         record_every=record_every,
-        columns=columns,
+        record=record,
+        gap=target_gap is not None,
         output=output,
-        stop=stop,
+        seed=seed,
         begin=0 if start is None else start.step,
         spent=None if start is None else start.cost,
         search=search,
     )
-    compiled = run.compiled
+    compiled, feed = run.compiled, run.compiled.feed
     if compiled.donates and (start is not None or target_gap is not None or patience is not None):
         raise SettingError(
             "there is memory for one copy of the trackers only, so that nothing can be repeated: leave "
             "start, target_gap and patience out, or take fewer blocks."
         )
-    if start is not None and compiled.feed is not None:
-        compiled.feed.begin_after(start.step, start.rows)
     facts = {"run": "minimize", "seed": seed, "output": output, "record_every": run.stride}
-    if start is not None and keeper is not None:
-        facts |= {"start": [described(x) for x in jax.tree.leaves(start.lane)], "start step": start.step}
-        facts["start rows"] = list(start.rows)
     if output == "random":
         facts["steps"] = int(compiled.lane.horizon) - run.begin
+    at = None
+    if start is not None:
+        at = At(_restored(compiled, start), start.step)
+        if feed is not None:
+            feed.begin_after(start.step, start.rows)
+        if keeper is not None:
+            facts["start"] = [described(x) for x in jax.tree.leaves(start.lane)]
+            facts |= {"start step": start.step, "start rows": list(start.rows)}
+    columns = compiled.lane.plan.columns
     monitor = next((c for c in ("exact_value", "value") if c in columns), None)
     ended = follow(
         run,
-        start=None if start is None else At(_restored(compiled, start), start.step),
+        start=at,
         rules=Rules(began, seconds, target_gap, patience, monitor, callback),
         keeper=keeper,
         facts=facts,
         progress=progress,
     )
-    at = ended.at
-    w = at.carry.average if output in AVERAGES else at.carry.w
-    rows = () if compiled.feed is None else compiled.feed.rows_after(at.step)
-    cost = run.meter.after(run.spent, run.begin, at.step)
-    carry = Continuation(at.carry, compiled.all.key, at.step, cost, rows)
-    return Result(w, as_columns(ended.book.rows), ended.status, ended.message, carry)
+    step, carry = ended.at.step, ended.at.carry
+    rows = () if feed is None else feed.rows_after(step)
+    return Result(
+        carry.average if output in AVERAGES else carry.w,
+        ended.records,
+        ended.status,
+        ended.message,
+        Continuation(carry, compiled.all.key, step, run.cost(step), rows),
+    )
 
 
 def _restored(compiled: Compiled, start: Continuation) -> Any:

@@ -1,22 +1,21 @@
 """From arguments to a compiled run, in one way for one run, for a grid of runs and for a search."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, PyTree
 
 from nestax.chain.problem import Problem
 from nestax.errors import SettingError, check_count
 from nestax.loop.compiled import Compiled
-from nestax.loop.cost import Cost, Meter
-from nestax.loop.plan import AVERAGES, draw_sizes, make_plan
-from nestax.loop.step import Lane
+from nestax.loop.plan import AVERAGES, Cost, Meter, draw_sizes, make_plan
+from nestax.loop.step import Always, Lane, choose_columns
 from nestax.parts.estimator import AbstractEstimator
-from nestax.parts.method import Method
+from nestax.parts.step_rule import Method
 from nestax.steps.descent import step_of
-from nestax.streams.feed import Feed, courses_of, streams_of, with_room
+from nestax.streams.feed import Feed, courses_of, with_room
 
 
 class Run(NamedTuple):
@@ -34,6 +33,10 @@ class Run(NamedTuple):
     stride: int
     spent: Cost
 
+    def cost(self, step: int) -> Cost:
+        """What it has cost after so many steps."""
+        return self.meter.after(self.spent, self.begin, step)
+
 
 def prepare(
     problem: Problem,
@@ -41,13 +44,14 @@ def prepare(
     *,
     key: Array,
     steps: int | None,
-    samples: int | None,
-    batch_size: Any,
-    init_batch_size: Any,
-    record_every: int | None,
-    columns: tuple[str, ...],
+    samples: int | None = None,
+    batch_size: int | dict[str, int],
+    init_batch_size: int | dict[str, int] | None = None,
+    record_every: int | None = None,
+    record: Sequence[str] | None = None,
+    gap: bool = False,
     output: str = "last",
-    stop: Callable[[int], int] = lambda steps: steps,
+    seed: int = 0,
     begin: int = 0,
     spent: Cost | None = None,
     search: Cost | None = None,
@@ -57,26 +61,31 @@ def prepare(
     """What ``minimize``, ``sweep`` and ``autotune`` have in common.
 
     Args:
-        problem: as the method sees it.
+        problem: the chain of levels.
         method: what runs; in a grid that of the first lane, which has the static facts of all.
         key: one key, or one per seed in a grid.
-        steps, samples, batch_size, init_batch_size, record_every: as in ``minimize``.
-        columns: what is recorded.
-        output: "last", or an average of the iterates, which is then carried.
-        stop: from the number of steps to that after which the run really stops.
+        steps, samples, batch_size, init_batch_size, record_every, record: as in ``minimize``.
+        gap: whether the gap is recorded in any case.
+        output, seed: as in ``minimize``. With "random" the run ends after a number of steps that the
+            seed draws.
         begin, spent: the step that the run begins after, and what it has cost by then; None is a start.
         search: what finding the method has cost.
         grid: ``build(problem, setting)`` and the settings of all lanes; None means one lane.
         copies: as for ``Compiled``.
     """
+    problem = method.estimator.view(problem)
+    method.check(problem)
+    columns = choose_columns(problem, record, gap)
     sizes, first_sizes = draw_sizes(problem, batch_size, init_batch_size)
     estimator = method.estimator.defaults(problem, steps or 1, sizes)
     meter = Meter(problem, estimator, sizes, first_sizes)
     spent = meter.start.plus(1, search or Cost()) if spent is None else spent
     steps = meter.steps(steps, samples, begin, spent)
     stride = check_count("record_every", record_every or max(1, steps // 100))
-    total = begin + stop(steps)
-    fed = bool(streams_of(problem))
+    total = begin + steps
+    if output == "random":  # drawn first: the run simply stops there
+        total = begin + int(np.random.default_rng([seed, 0x7A0]).integers(steps))
+    fed = any(level.source is not None and level.source.fed for level in problem.levels)
     courses = courses_of(problem, estimator, sizes, first_sizes) if fed else []
     problem = with_room(problem, courses) if fed else problem
     plan = make_plan(
@@ -94,18 +103,7 @@ def prepare(
         problem = with_room(problem, courses, feed.steps)
     build, settings = grid or (Always(method.lifted(problem, first_sizes)), ())
     lane = Lane(problem, build, jnp.asarray(begin + steps), plan)
-    compiled = Compiled(lane, settings, key, feed, copies)
-    return Run(compiled, meter, begin, total, stride, spent)
-
-
-class Always(eqx.Module):
-    """The method of a run with one lane: the same for every setting."""
-
-    method: Method
-
-    def __call__(self, problem: Problem, setting: Any) -> tuple[Problem, Method]:
-        del setting
-        return problem, self.method
+    return Run(Compiled(lane, settings, key, feed, copies), meter, begin, total, stride, spent)
 
 
 def as_method(problem: Problem, estimator: Any, optimizer: Any = None) -> Method:

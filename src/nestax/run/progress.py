@@ -1,23 +1,13 @@
-"""A progress line between chunks, on a terminal only."""
+"""A progress line between chunks."""
 
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
-
-
-class Progress(Protocol):
-    def __call__(self, step: int, **columns: Any) -> None: ...
+from typing import Any
 
 
 @contextmanager
-def progress_line(total: int, enabled: bool | None) -> Iterator[Progress]:
-    """A function to call with the step reached; silent where standard error is no terminal."""
-    if enabled is None:
-        enabled = sys.stderr.isatty()
-    if not enabled:
-        yield lambda step, **columns: None
-        return
+def progress_line(total: int) -> Iterator[Callable[..., None]]:
+    """A line on standard error, and a function to call with the step reached and what else to show."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,

@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from nestax.errors import ProblemError
-from nestax.loop.cost import Cost
+from nestax.loop.plan import Cost
 from nestax.loop.status import Status
 from nestax.trees import as_host, from_host
 

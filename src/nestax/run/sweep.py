@@ -14,14 +14,13 @@ import numpy as np
 from jaxtyping import PyTree
 
 from nestax.chain.problem import Problem
-from nestax.checkpoints.keeper import Keeper, as_columns
+from nestax.checkpoints.keeper import Keeper
 from nestax.errors import SettingError, check_count
 from nestax.figures import plot_sweep
-from nestax.loop.columns import choose_columns
 from nestax.loop.plan import AVERAGES
 from nestax.loop.status import Status
 from nestax.parts.estimator import AbstractEstimator
-from nestax.parts.method import Method
+from nestax.parts.step_rule import Method
 from nestax.run.follow import follow
 from nestax.run.prepare import as_method, prepare
 from nestax.streams.feed import streams_of
@@ -172,8 +171,6 @@ def sweep(
     rows = [{k: float(v[n]) for k, v in settings.items()} for n in range(lengths.pop())]
     each = [built(problem, row)[1] for row in rows]
     first = each[0]
-    problem = first.estimator.view(problem)
-    first.check(problem)
     if len(seeds) > 1 and streams_of(problem):
         raise SettingError(
             "a stream hands the same rows to every seed, so that several would tell nothing about "
@@ -190,24 +187,24 @@ def sweep(
         batch_size=batch_size,
         init_batch_size=init_batch_size,
         record_every=record_every,
-        columns=choose_columns(problem, record),
+        record=record,
         output=output,
         grid=(built, {name: jnp.asarray(v, problem.dtype) for name, v in settings.items()}),
         copies=1,
     )
     facts = {"run": "sweep", "seeds": [int(s) for s in seeds], "record_every": run.stride}
     ended = follow(run, keeper=keeper, facts=facts, progress=progress)
-    book, carry = ended.book, ended.at.carry
+    carry, finite = ended.at.carry, ended.book.finite
     whole = Status.SUCCESS if ended.at.step == run.total else Status.INTERRUPTED
     records = {
         name: np.moveaxis(column, 0, 2) if column.ndim > 1 else column
-        for name, column in as_columns(book.rows).items()
+        for name, column in ended.records.items()
     }
     return Sweep(
         settings,
         carry.average if output in AVERAGES else carry.w,
         records,
-        np.asarray([Status.NONFINITE, whole])[book.finite.astype(int)],
+        np.asarray([Status.NONFINITE, whole])[finite.astype(int)],
         whole,
         ended.message,
     )

@@ -6,20 +6,19 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jaxtyping import Array, PyTree
 
-import nestax.trees as trees
 from nestax.chain.problem import Problem
 from nestax.chain.tracing import compute
 from nestax.errors import ProblemError, SettingError, check_count
 from nestax.estimators import SMVR, AdjointSMVR
-from nestax.loop.cost import Cost, Meter
-from nestax.loop.plan import draw_sizes
+from nestax.loop.plan import Cost, Meter, draw_sizes
 from nestax.loop.status import Status
 from nestax.parts.balls import RunningRadius
-from nestax.parts.batches import draw_batches
-from nestax.parts.method import Method
+from nestax.parts.estimator import draw_batches
 from nestax.parts.settings import Decay, Schedule
+from nestax.parts.step_rule import Method
 from nestax.run.follow import follow
 from nestax.run.prepare import prepare
 from nestax.steps import Descent
@@ -131,11 +130,10 @@ def autotune(
         example,
         key=key[None],
         steps=rung * 3 ** (RUNGS - 1),
-        samples=None,
         batch_size=batch_size,
         init_batch_size=init_batch_size,
         record_every=rung,
-        columns=(),
+        record=(),
         grid=(candidate, {"lr": jnp.asarray(grid[:, 0]), "beta": jnp.asarray(grid[:, 1])}),
     )
     at, alive = run.compiled.start(), np.arange(lanes)
@@ -170,7 +168,7 @@ def _sizes_at_start(
     w = problem.project(problem.start(key))
     estimator = method.ready(problem, 1, sizes).estimator
     batches = draw_batches(problem, estimator, key, 0, first_sizes)
-    return trees.norm(w), trees.norm(estimator.init(problem, w, batches)[0].grad)
+    return optax.tree.norm(w), optax.tree.norm(estimator.init(problem, w, batches)[0].grad)
 
 
 def _judge(problem: Problem, w: PyTree, key: Array, samples: int) -> tuple[np.ndarray, Cost]:

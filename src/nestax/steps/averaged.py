@@ -7,7 +7,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from nestax.chain.problem import Problem
-from nestax.parts.settings import POSITIVE, UNIT, Setting, at, setting
+from nestax.errors import POSITIVE, UNIT
+from nestax.parts.settings import Setting, at, setting
 from nestax.parts.step_rule import AbstractStep
 from nestax.parts.tracking import average
 

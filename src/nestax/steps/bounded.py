@@ -4,11 +4,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 from jaxtyping import Array, PyTree
 
-import nestax.trees as trees
 from nestax.chain.problem import Problem
-from nestax.parts.settings import POSITIVE, Setting, at, setting
+from nestax.errors import POSITIVE
+from nestax.parts.settings import Setting, at, setting
 from nestax.parts.step_rule import AbstractStep
 from nestax.parts.tracking import average
 
@@ -37,6 +38,6 @@ class Bounded(AbstractStep):
     def update(self, problem: Problem, w: PyTree, grad: PyTree, aux: dict[str, Array], state: Any):
         lr, eps = at(self.lr, state), at(self.eps, state)
         target = problem.proximal(jax.tree.map(lambda x, v: x - lr * v, w, grad), lr)
-        length = trees.norm(trees.subtract(target, w))
+        length = optax.tree.norm(optax.tree.sub(target, w))
         share = jnp.where(length > 2 * lr * eps, lr * eps / jnp.maximum(length, lr * eps), 0.5)
         return average(w, share, target), state + 1

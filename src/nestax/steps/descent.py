@@ -6,8 +6,9 @@ import jax
 from jaxtyping import Array, PyTree
 
 from nestax.chain.problem import Problem
+from nestax.errors import POSITIVE
 from nestax.parts.estimator import AbstractEstimator
-from nestax.parts.settings import POSITIVE, Decay, Schedule, Setting, at, scaled, setting
+from nestax.parts.settings import Decay, Schedule, Setting, at, scaled, setting
 from nestax.parts.step_rule import AbstractStep
 
 

@@ -4,12 +4,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 from jaxtyping import Array, PyTree
 
-import nestax.trees as trees
 from nestax.chain.problem import Problem
-from nestax.errors import ProblemError
-from nestax.parts.settings import POSITIVE, UNIT, Setting, at, count, setting
+from nestax.errors import POSITIVE, UNIT, ProblemError
+from nestax.parts.settings import Setting, at, count, setting
 from nestax.parts.step_rule import AbstractStep
 from nestax.parts.tracking import average
 
@@ -64,9 +64,11 @@ class InnerFrankWolfe(AbstractStep):
 
         def inner(_: Array, z: PyTree) -> PyTree:
             slope = jax.tree.map(lambda v, x, y: v + beta * (y - x), grad, w, z)
-            towards = trees.subtract(oracle(slope), z)
-            curvature = beta * trees.square(towards)
-            ahead = -trees.inner(slope, towards) / jnp.where(curvature > 0, curvature, 1)
+            towards = optax.tree.sub(oracle(slope), z)
+            curvature = beta * optax.tree.norm(towards, squared=True)
+            ahead = -jnp.asarray(optax.tree.vdot(slope, towards)) / jnp.where(
+                curvature > 0, curvature, 1
+            )
             share = jnp.clip(ahead, 0, 1)
             return jax.tree.map(lambda y, d: y + share * d, z, towards)
 

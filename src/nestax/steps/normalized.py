@@ -4,11 +4,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 from jaxtyping import Array, PyTree
 
-import nestax.trees as trees
 from nestax.chain.problem import Problem
-from nestax.parts.settings import POSITIVE, Setting, at, setting
+from nestax.errors import POSITIVE
+from nestax.parts.settings import Setting, at, setting
 from nestax.parts.step_rule import AbstractStep
 
 
@@ -32,6 +33,6 @@ class Normalized(AbstractStep):
     lr: Setting | None = setting(POSITIVE, default=None, missing=parameter_free)
 
     def update(self, problem: Problem, w: PyTree, grad: PyTree, aux: dict[str, Array], state: Any):
-        size = trees.norm(grad)
+        size = optax.tree.norm(grad)
         lr = at(self.lr, state) / jnp.where(size > 0, size, 1)
         return problem.proximal(jax.tree.map(lambda x, v: x - lr * v, w, grad), lr), state + 1

@@ -1,7 +1,7 @@
 """Rows fed from the host, in the order in which they come."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -55,6 +55,7 @@ class Stream(AbstractSource):
     first: Int[Array, ""]
     starts: Int[Array, " steps"]
     hidden: Hidden = eqx.field(static=True)
+    fed: ClassVar = True
 
     def __init__(self, data: Any, *, columns: Sequence[str] | None = None, batches: bool = False):
         reader = reader_of(data, None if columns is None else list(columns), batches)

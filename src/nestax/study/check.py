@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PyTree
 
@@ -16,7 +17,7 @@ from nestax.chain.level import Level
 from nestax.chain.problem import Problem
 from nestax.chain.tracing import compute
 from nestax.errors import check_count
-from nestax.parts.batches import draw_batches
+from nestax.parts.estimator import draw_batches
 from nestax.streams.feed import with_first_rows
 
 #: Draws that are looked at side by side, over all blocks.
@@ -164,8 +165,8 @@ def _look(
     found = {
         "gradient_error": jnp.linalg.norm(slope - difference)
         / jnp.maximum(size, jnp.finfo(flat.dtype).tiny),
-        "range_violation": trees.norm(trees.subtract(value, level.project(value)))
-        / jnp.maximum(trees.norm(value), 1.0),
+        "range_violation": optax.tree.norm(optax.tree.sub(value, level.project(value)))
+        / jnp.maximum(optax.tree.norm(value), 1.0),
         "noise": jnp.zeros(()),
         "jac_noise": jnp.zeros(()),
     }
@@ -253,4 +254,4 @@ def _noise_scale(problem: Problem, w: PyTree, batches: Any) -> Array:
     gradient = pull_through(pulls, x)
     each = jax.lax.map(single, jnp.arange(min(count, 256)), batch_size=64)
     total = jnp.sum(jnp.var(each, axis=0))
-    return total / jnp.maximum(trees.square(gradient), np.finfo(np.float32).tiny)
+    return total / jnp.maximum(optax.tree.norm(gradient, squared=True), np.finfo(np.float32).tiny)

@@ -10,15 +10,15 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jaxtyping import Array, PyTree
 
-import nestax.trees as trees
 from nestax.chain.level import Level
 from nestax.chain.problem import Problem
 from nestax.chain.tracing import compute
 from nestax.draws.source import AbstractSource, Batch, Coupling, Groups
 from nestax.errors import ProblemError, check_count, check_setting
-from nestax.parts.batches import draw_batches
+from nestax.parts.estimator import draw_batches
 from nestax.streams.feed import PORTION_BYTES, streams_of, with_first_rows
 from nestax.streams.stream import Stream
 
@@ -200,7 +200,7 @@ def _effects(level: Level, x: PyTree, batch: Any, adjoint: PyTree) -> list[Array
     """Up to a constant, the effect of every draw; one array for each independent sample."""
 
     def over(rows: Callable[[Array], Batch], count: int) -> Array:
-        one = lambda k: trees.inner(adjoint, level.value(x, rows(k)))
+        one = lambda k: optax.tree.vdot(adjoint, level.value(x, rows(k)))
         return jax.lax.map(one, jnp.arange(count), batch_size=1024)
 
     if isinstance(batch, Coupling):

@@ -19,16 +19,16 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PyTree
 
-import nestax.trees as trees
 from nestax.chain.level import Level
 from nestax.chain.problem import Problem
 from nestax.chain.tracing import compute
 from nestax.draws.source import Batch, Population
 from nestax.errors import ProblemError, SettingError, check_count, check_seed, check_setting
-from nestax.parts.batches import FIRST_WEIGHTS
+from nestax.parts.estimator import FIRST_WEIGHTS
 from nestax.table import Table
 from nestax.theory import theorems as theory
 
@@ -122,7 +122,7 @@ def estimate_constants(
     number = lambda x: jnp.asarray(x, problem.dtype)
     normal = lambda *shape: number(rng.standard_normal(shape))
     start = problem.project(problem.start(jax.random.fold_in(key, FIRST_WEIGHTS)))
-    radius = max(1.0, float(trees.norm(start))) if radius is None else float(radius)
+    radius = max(1.0, float(optax.tree.norm(start))) if radius is None else float(radius)
     directions, shares = normal(points - 1, problem.shape.size), number(rng.uniform(size=points - 1))
     x = compute(_weights, problem, start, number(radius), directions, shares)
     levels, notes = [], []
@@ -230,7 +230,7 @@ def _look(
             value, jac = jax.tree.map(lambda y: y[None], level.value_and_jac(inputs, None))
         else:
             value, jac = level.value_and_jac_each(inputs, batch)
-        return value, jac.blocks
+        return value, jac.tiles
 
     (value, jac), along = jax.linearize(drawn, x)
 

@@ -4,9 +4,9 @@ from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
+import optax
 from jaxtyping import Array, PyTree
 
-import nestax.trees as trees
 from nestax.chain.problem import Problem
 from nestax.errors import SettingError, check_setting
 
@@ -19,7 +19,7 @@ class Quadratic(eqx.Module):
     centre: PyTree
 
     def __call__(self, w: PyTree) -> Array:
-        added = self.mu / 2 * trees.square(trees.subtract(w, self.centre))
+        added = self.mu / 2 * optax.tree.norm(optax.tree.sub(w, self.centre), squared=True)
         return added if self.penalty is None else added + self.penalty(w)
 
 

@@ -13,7 +13,6 @@ offered where its minimum is known in closed form, and refused where there is no
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -98,30 +97,6 @@ class Market(NamedTuple):
 @jax.jit
 def _least_returns(rows: Array, lower: Array, upper: Array) -> Array:
     return jax.vmap(lambda r: r @ linear_oracles.budget(r, lower, upper))(rows)
-
-
-def mean_return(x: Array, r: Array) -> tuple[Array, Array]:
-    """First level of most of these problems: E[r·x], with the weights for the level after it."""
-    return r @ x, x
-
-
-def mean_and_root(yz: tuple[Array, Array], risk: Array, delta: Array) -> Array:
-    """−y + λ·sqrt(z + δ), the utility of a mean and a squared deviation."""
-    y, z = yz
-    return -y + risk * jnp.sqrt(z + delta)
-
-
-class SquareAtLeast(eqx.Module):
-    """A tracked squared deviation may fall below any number, the deviation itself cannot.
-
-    Next to zero the square root has a derivative that throws the weights into a corner.
-    """
-
-    least: Array
-
-    def __call__(self, yz: tuple[Array, Array]) -> tuple[Array, Array]:
-        y, z = yz
-        return y, jnp.maximum(z, self.least)
 
 
 def check_risk(risk: Any) -> None:

@@ -27,18 +27,39 @@ from nestax.problems.portfolio.market import (
     BOUNDED,
     UNBOUNDED,
     Market,
-    SquareAtLeast,
     check_delta,
     check_risk,
-    mean_and_root,
-    mean_return,
     read_market,
 )
+
+
+def mean_return(x: Array, r: Array) -> tuple[Array, Array]:
+    """First level of most of these problems: E[r·x], with the weights for the level after it."""
+    return r @ x, x
 
 
 def variance(yx: tuple[Array, Array], r: Array) -> tuple[Array, Array]:
     y, x = yx
     return y, (r @ x - y) ** 2
+
+
+def mean_and_root(yz: tuple[Array, Array], risk: Array, delta: Array) -> Array:
+    """−y + λ·sqrt(z + δ), the utility of a mean and a squared deviation."""
+    y, z = yz
+    return -y + risk * jnp.sqrt(z + delta)
+
+
+class SquareAtLeast(eqx.Module):
+    """A tracked squared deviation may fall below any number, the deviation itself cannot.
+
+    Next to zero the square root has a derivative that throws the weights into a corner.
+    """
+
+    least: Array
+
+    def __call__(self, yz: tuple[Array, Array]) -> tuple[Array, Array]:
+        y, z = yz
+        return y, jnp.maximum(z, self.least)
 
 
 class MeanDeviation(eqx.Module):

@@ -18,14 +18,8 @@ from jaxtyping import Array
 
 from nestax.chain.level import Level
 from nestax.chain.problem import Problem
-from nestax.problems.portfolio.market import (
-    SquareAtLeast,
-    check_delta,
-    check_risk,
-    mean_and_root,
-    mean_return,
-    read_market,
-)
+from nestax.problems.portfolio.market import check_delta, check_risk, read_market
+from nestax.problems.portfolio.mean_deviation import SquareAtLeast, mean_and_root, mean_return
 
 
 def semivariance(yx: tuple[Array, Array], r: Array) -> tuple[Array, Array]:

@@ -19,7 +19,8 @@ from jaxtyping import Array, Float
 from nestax.chain.level import Level
 from nestax.chain.problem import Problem
 from nestax.errors import check_setting
-from nestax.problems.portfolio.market import BOUNDED, UNBOUNDED, check_risk, mean_return, read_market
+from nestax.problems.portfolio.market import BOUNDED, UNBOUNDED, check_risk, read_market
+from nestax.problems.portfolio.mean_deviation import mean_return
 
 
 def utility(yx: tuple[Array, Array], r: Array, risk: Array) -> Array:
