@@ -19,7 +19,9 @@ from nestax.table import Table
 from pages import fill
 
 HERE = Path(__file__).parent
-SAMPLES, BATCH, SEEDS = 100_000, 16, 5
+SAMPLES = 100_000
+BATCH = 16
+SEEDS = 5
 GRID = nx.grid(beta=[0.1, 0.5, 0.9], lr=[0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0])
 #: The error of a run is the mean gap over this many records at its end.
 LAST = 20
@@ -58,18 +60,31 @@ def compare(problem: nx.Problem) -> tuple[float, float]:
     """Mean gap of the best of the 21 settings with S samples, and of ``minimize`` with 3·S."""
     optimum = least(problem)
     runs = nx.sweep(
-        problem, lambda s: (nx.SMVR(beta=s.beta), optax.sgd(s.lr)), settings=GRID, seeds=SEEDS,
-        samples=SAMPLES, batch_size=BATCH, record=["exact_value"], progress=False,
-    )  # fmt: skip
+        problem,
+        lambda s: (nx.SMVR(beta=s.beta), optax.sgd(s.lr)),
+        settings=GRID,
+        seeds=SEEDS,
+        samples=SAMPLES,
+        batch_size=BATCH,
+        record=["exact_value"],
+        progress=False,
+    )
     gaps = runs.records["exact_value"][:, :, -LAST:].mean(axis=2) - optimum
     best = np.where(runs.finite, gaps, np.inf).mean(axis=1).min()
     own = [
         nx.minimize(
-            problem, samples=3 * SAMPLES, batch_size=BATCH, seed=seed, record=["exact_value"],
+            problem,
+            samples=3 * SAMPLES,
+            batch_size=BATCH,
+            seed=seed,
+            record=["exact_value"],
             progress=False,
-        ).records["exact_value"][-LAST:].mean() - optimum
+        )
+        .records["exact_value"][-LAST:]
+        .mean()
+        - optimum
         for seed in range(SEEDS)
-    ]  # fmt: skip
+    ]
     return float(best), float(np.mean(own))
 
 

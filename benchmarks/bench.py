@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from measure import Contender, Cost, compare, exponent, memory, on_one_thread
+from measure import Cost, Timed, compare, exponent, memory, on_one_thread
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "cpu.json"
@@ -157,16 +157,18 @@ def single() -> dict[str, Any]:
     from numpy_loop import smvr as numpy_smvr
     from portfolio import Settings, random_indices
 
-    rows, settings = returns(), Settings()
+    rows = returns()
+    settings = Settings()
     free = settings._replace(lr=1e-4)  # without the simplex larger steps can diverge
     indices = random_indices(2_000)
-    with_nestax = lambda problem, estimator, lr=settings.lr: Contender(
+    with_nestax = lambda problem, estimator, lr=settings.lr: Timed(
         nestax_run(problem, estimator, lr, STRIDE), *NESTAX_STEPS
     )
-    with_kernel = lambda projection, settings=settings, **options: Contender(
+    with_kernel = lambda projection, settings=settings, **options: Timed(
         _kernel_run(make_kernel(projection, **options), rows, settings), *KERNEL_STEPS
     )
-    smvr, adjoint = nx.SMVR(beta=settings.beta), nx.AdjointSMVR(beta=settings.beta)
+    smvr = nx.SMVR(beta=settings.beta)
+    adjoint = nx.AdjointSMVR(beta=settings.beta)
     costs = compare(
         {
             "kernel (Michelot)": with_kernel(michelot_projection),
@@ -175,7 +177,7 @@ def single() -> dict[str, Any]:
             "nestax SMVR": with_nestax(portfolio(rows), smvr),
             "nestax SMVR, levels as dictionaries": with_nestax(portfolio_of_dicts(rows), smvr),
             "nestax AdjointSMVR": with_nestax(portfolio(rows), adjoint),
-            "NumPy loop": Contender(
+            "NumPy loop": Timed(
                 lambda steps: numpy_smvr(rows, indices[: steps + 1], settings), 200, 2_000
             ),
         },
@@ -229,9 +231,10 @@ def small_loops_child() -> None:
     from kernel import make_kernel, michelot_projection, sort_projection
     from portfolio import Settings
 
-    rows, settings = returns(), Settings()
+    rows = returns()
+    settings = Settings()
     contenders = {
-        name: Contender(_kernel_run(make_kernel(fn), rows, settings), *KERNEL_STEPS)
+        name: Timed(_kernel_run(make_kernel(fn), rows, settings), *KERNEL_STEPS)
         for name, fn in {
             "kernel (Michelot)": michelot_projection,
             "kernel (sort)": sort_projection,
@@ -242,7 +245,7 @@ def small_loops_child() -> None:
         "nestax AdjointSMVR": nx.AdjointSMVR(beta=settings.beta),
     }.items():
         run = nestax_run(portfolio(rows), estimator, settings.lr, STRIDE)
-        contenders[name] = Contender(run, *NESTAX_STEPS)
+        contenders[name] = Timed(run, *NESTAX_STEPS)
     print(json.dumps(_plain(compare(contenders, ROUNDS))))
 
 
@@ -270,9 +273,11 @@ def nestax_path(rows: Any, settings: Any) -> tuple[Any, Any]:
 
     import nestax as nx
 
-    problem, estimator = portfolio(rows), nx.SMVR(beta=settings.beta)
+    problem = portfolio(rows)
+    estimator = nx.SMVR(beta=settings.beta)
     run = nestax_run(problem, estimator, settings.lr, 1, init_batch_size=1)
-    result, path = run(1), []
+    result = run(1)
+    path = []
     for _ in range(CHECKED_STEPS):
         path.append(np.asarray(result.w))
         again = nestax_run(problem, estimator, settings.lr, 1, start=result.carry)
@@ -317,8 +322,11 @@ def _print_single(
 ) -> None:
     table = _table(
         "One run: 30 assets, batch 1, float32",
-        "implementation", "µs per step", "÷ kernel (Michelot)", "÷ kernel (sort)",
-    )  # fmt: skip
+        "implementation",
+        "µs per step",
+        "÷ kernel (Michelot)",
+        "÷ kernel (sort)",
+    )
 
     def row(name: str, cost: Cost, kernels: dict[str, Cost]) -> None:
         ratios = [cost.cpu / kernels[f"kernel ({k})"].cpu for k in ("Michelot", "sort")]
@@ -332,7 +340,8 @@ def _print_single(
         row("PyTorch loop", Cost(torch["cpu"], torch["wall"]), costs)
     else:
         table.add_row("PyTorch loop", torch["missing"])
-    plain, dictionaries = costs["nestax SMVR"], costs["nestax SMVR, levels as dictionaries"]
+    plain = costs["nestax SMVR"]
+    dictionaries = costs["nestax SMVR, levels as dictionaries"]
     _show(table, f"Dictionaries cost {dictionaries.cpu / plain.cpu:.2f} times tuples.")
 
     table = _table("The same without a projection", "implementation", "µs per step", "÷ kernel")
@@ -354,22 +363,30 @@ def lanes() -> dict[str, Any]:
     from nestax import sweep
     from portfolio import Settings
 
-    rows, seeds, stride = returns(), 20, 200
+    rows = returns()
+    seeds = 20
+    stride = 200
     problem = portfolio(rows)
     settings = nx.grid(beta=[0.1, 0.5, 0.9], lr=[0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0])
     each = [Settings(b, lr) for b, lr in zip(*settings.values(), strict=True)]
 
-    def with_nestax(estimator: Any) -> Contender:
+    def with_nestax(estimator: Any) -> Timed:
         run = lambda steps: sweep(
-            problem, lambda s: (estimator(beta=s.beta), optax.sgd(s.lr)), settings=settings,
-            seeds=seeds, steps=steps, batch_size=1, record=["value"], record_every=stride,
-        )  # fmt: skip
-        return Contender(run, stride, 5 * stride, len(each) * seeds)
+            problem,
+            lambda s: (estimator(beta=s.beta), optax.sgd(s.lr)),
+            settings=settings,
+            seeds=seeds,
+            steps=steps,
+            batch_size=1,
+            record=["value"],
+            record_every=stride,
+        )
+        return Timed(run, stride, 5 * stride, len(each) * seeds)
 
-    def with_kernel(projection: Any) -> Contender:
+    def with_kernel(projection: Any) -> Timed:
         kernel = make_kernel(projection)
         run = lambda steps: [kernel(rows, one, steps=steps) for one in each]
-        return Contender(run, 1_000, 21_000, len(each))
+        return Timed(run, 1_000, 21_000, len(each))
 
     ours = {
         "nestax SMVR": with_nestax(nx.SMVR),
@@ -384,9 +401,13 @@ def lanes() -> dict[str, Any]:
 
     table = _table(
         "420 runs side by side: 21 settings × 20 seeds",
-        "implementation", "µs per lane and step", "÷ kernel (Michelot)", "÷ kernel (sort)",
-        "temporary MB", "data + carry MB",
-    )  # fmt: skip
+        "implementation",
+        "µs per lane and step",
+        "÷ kernel (Michelot)",
+        "÷ kernel (sort)",
+        "temporary MB",
+        "data + carry MB",
+    )
     for name, cost in costs.items():
         ratios = [_number(cost.cpu / costs[kernel].cpu) for kernel in kernels]
         sizes = []
@@ -408,18 +429,23 @@ def levels() -> dict[str, Any]:
     """Cost against the number of levels."""
     import nestax as nx
 
-    depths, stride = [3, 6, 12, 30], 256
+    depths = [3, 6, 12, 30]
+    stride = 256
     contenders = {}
     for name, estimator in {"SMVR": nx.SMVR(), "AdjointSMVR": nx.AdjointSMVR()}.items():
         for depth in depths:
             run = nestax_run(tanh_chain(depth), estimator, 0.01, stride)
-            contenders[f"{name} {depth}"] = Contender(run, stride, stride * (1 + 480 // depth))
+            contenders[f"{name} {depth}"] = Timed(run, stride, stride * (1 + 480 // depth))
     costs = compare(contenders, ROUNDS)
 
     table = _table(
         "Chains of 10-dimensional tanh levels, batch 1, float32",
-        "levels", "SMVR, µs per step", "per level", "AdjointSMVR, µs per step", "per level",
-    )  # fmt: skip
+        "levels",
+        "SMVR, µs per step",
+        "per level",
+        "AdjointSMVR, µs per step",
+        "per level",
+    )
     for depth in depths:
         cells = []
         for name in ("SMVR", "AdjointSMVR"):
@@ -447,20 +473,30 @@ def dimension() -> dict[str, Any]:
     for size in sizes:
         stride = max(4, 4_000_000 // size)
         run = nestax_run(wide_chain(size), nx.AdjointSMVR(), 0.1, stride)
-        contenders[str(size)] = Contender(run, stride, 17 * stride)
+        contenders[str(size)] = Timed(run, stride, 17 * stride)
     costs = compare(contenders, ROUNDS)
     used = {name: memory(lambda one=one: one.run(one.short)) for name, one in contenders.items()}
 
     table = _table(
         "AdjointSMVR on two levels, batch 1, float32",
-        "weights", "µs per step", "ns per weight", "temporary MB", "carry MB", "carry ÷ weights",
-    )  # fmt: skip
+        "weights",
+        "µs per step",
+        "ns per weight",
+        "temporary MB",
+        "carry MB",
+        "carry ÷ weights",
+    )
     for size in sizes:
-        cost, m = costs[str(size)].cpu, used[str(size)]
+        cost = costs[str(size)].cpu
+        m = used[str(size)]
         table.add_row(
-            f"{size:,}", _number(cost), _number(1e3 * cost / size), f"{m.temporary / 1e6:.3f}",
-            f"{m.carry / 1e6:.3f}", f"{m.carry / (4 * size):.1f}",
-        )  # fmt: skip
+            f"{size:,}",
+            _number(cost),
+            _number(1e3 * cost / size),
+            f"{m.temporary / 1e6:.3f}",
+            f"{m.carry / 1e6:.3f}",
+            f"{m.carry / (4 * size):.1f}",
+        )
     slopes = {
         "microseconds": exponent(sizes, [costs[str(s)].cpu for s in sizes]),
         "bytes": exponent(sizes, [used[str(s)].temporary + used[str(s)].carry for s in sizes]),
@@ -501,9 +537,11 @@ def imports() -> dict[str, Any]:
 
 def _process_seconds(program: str) -> tuple[float, float]:
     usage = lambda: resource.getrusage(resource.RUSAGE_CHILDREN)
-    before, wall = usage(), time.perf_counter()
+    before = usage()
+    wall = time.perf_counter()
     subprocess.run([sys.executable, "-c", program], check=True)
-    wall, after = time.perf_counter() - wall, usage()
+    wall = time.perf_counter() - wall
+    after = usage()
     return after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime, wall
 
 

@@ -26,9 +26,13 @@ from nestax.table import Table
 from pages import fill
 
 HERE = Path(__file__).parent
-M, D, OUTPUTS, BATCH = 64, 10, 5, 4
+M = 64
+D = 10
+OUTPUTS = 5
+BATCH = 4
 #: Length of a step of the weights, and how much single draws of g and of its slope vary.
-SPEEDS, NOISE = (0.003, 0.03), 0.5
+SPEEDS = (0.003, 0.03)
+NOISE = 0.5
 VISITS = 200
 
 
@@ -54,7 +58,8 @@ def on_circle(t, speed):
 
 
 def errors(visit: int, beta: float, speed: float) -> dict[str, float]:
-    A, keep = slopes(), 1 - beta
+    A = slopes()
+    keep = 1 - beta
     steps = VISITS * M // visit
     many = jax.random.normal(jax.random.key(5), (512, OUTPUTS, D))
     weights = lambda t: on_circle(t, speed)
@@ -66,7 +71,8 @@ def errors(visit: int, beta: float, speed: float) -> dict[str, float]:
         key = jax.random.fold_in(jax.random.key(1), t)
         blocks = subset(key, M, visit) if visit < M else jnp.arange(M)
         keys = jax.random.split(jax.random.fold_in(key, 1), visit)
-        w, before = weights(t), weights(t - 1)
+        w = weights(t)
+        before = weights(t - 1)
 
         def one(block, key):
             own = {name: table[block] for name, table in tables.items()}
@@ -75,7 +81,8 @@ def errors(visit: int, beta: float, speed: float) -> dict[str, float]:
                 jax.random.normal(tilt, (BATCH, OUTPUTS, D)),
                 jax.random.normal(offset, (BATCH, OUTPUTS)),
             )
-            new, old = g(A[block], w, xi), g(A[block], before, xi)
+            new = g(A[block], w, xi)
+            old = g(A[block], before, xi)
             rows = {
                 "last visit": storm(new, keep, own["last visit"], g(A[block], own["w"], xi)),
                 "γ'": storm_of_blocks(new, keep, own["γ'"], old, M, visit),

@@ -28,15 +28,20 @@ from pages import fill
 
 HERE = Path(__file__).parent
 UNITS = (1, 40, 40, 1)
-ROWS, BATCH, STEPS = 20, 10, 100
+ROWS = 20
+BATCH = 10
+STEPS = 100
 
 
 def predict(w, x):
     """The network with all its weights in one vector."""
-    h, at = x[:, None], 0
+    h = x[:, None]
+    at = 0
     for k, (ins, outs) in enumerate(itertools.pairwise(UNITS)):
-        W, b = w[at : at + ins * outs].reshape(ins, outs), w[at + ins * outs : at + ins * outs + outs]
-        h, at = h @ W + b, at + ins * outs + outs
+        W = w[at : at + ins * outs].reshape(ins, outs)
+        b = w[at + ins * outs : at + ins * outs + outs]
+        h = h @ W + b
+        at = at + ins * outs + outs
         h = jnp.tanh(h) if k < len(UNITS) - 2 else h
     return h[:, 0]
 
@@ -53,7 +58,8 @@ def adapt(w, draws):
 def sinusoids(blocks: int, visit: int) -> nx.Problem:
     """One sinusoid a block, of random amplitude and phase."""
     rng = np.random.default_rng(0)
-    amplitude, phase = rng.uniform(0.1, 5, (blocks, 1)), rng.uniform(0, np.pi, (blocks, 1))
+    amplitude = rng.uniform(0.1, 5, (blocks, 1))
+    phase = rng.uniform(0, np.pi, (blocks, 1))
     x = rng.uniform(-5, 5, (2, blocks, ROWS))
     support, query = [(row, amplitude * np.sin(row + phase)) for row in x]
     size = sum(a * b + b for a, b in itertools.pairwise(UNITS))

@@ -17,7 +17,10 @@ import nestax as nx
 from nestax.checkpoints.keeper import Keeper
 from nestax.loop import compiled as drive
 
-ROWS, ASSETS, BATCH, RECORDS = 25_105, 30, 4, 400
+ROWS = 25_105
+ASSETS = 30
+BATCH = 4
+RECORDS = 400
 
 
 def resident() -> float:
@@ -30,7 +33,9 @@ def main(steps: int) -> None:
     jax.config.update("jax_enable_x64", True)
     drive.CHUNK_SECONDS = 1.0
     problem = nx.problems.mean_deviation(nx.datasets.synthetic_returns(ROWS, ASSETS))
-    saves, seen, save = [], [], Keeper._save
+    saves = []
+    seen = []
+    save = Keeper._save
 
     def timed(self, *args):
         begin = time.perf_counter()
@@ -42,12 +47,19 @@ def main(steps: int) -> None:
     look = lambda record: seen.append((int(record["step"]), resident(), time.perf_counter()))
     with tempfile.TemporaryDirectory(dir=".") as folder:
         result = nx.minimize(
-            problem, nx.SMVR(beta=0.1, lr=0.01), steps=steps, batch_size=BATCH, checkpoint=folder,
-            record_every=steps // RECORDS, checkpoint_every=0, callback=look,
-        )  # fmt: skip
+            problem,
+            nx.SMVR(beta=0.1, lr=0.01),
+            steps=steps,
+            batch_size=BATCH,
+            checkpoint=folder,
+            record_every=steps // RECORDS,
+            checkpoint_every=0,
+            callback=look,
+        )
     # Chunks grow to a second; the first ones are shorter.
     long = [k for k in range(1, len(seen)) if seen[k][2] - seen[k - 1][2] >= 0.9 * drive.CHUNK_SECONDS]
-    took, spent = sum(seen[k][2] - seen[k - 1][2] for k in long), sum(saves[k - 1] for k in long)
+    took = sum(seen[k][2] - seen[k - 1][2] for k in long)
+    spent = sum(saves[k - 1] for k in long)
     early = next(one for one in seen if one[0] >= steps // 10)
     print(f"{result.carry.step:,} steps, {len(seen)} chunks, {len(saves)} checkpoints")
     print(

@@ -34,13 +34,16 @@ jax.config.update("jax_enable_x64", True)
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "cone_solver.json"
 
-ROWS, ASSETS = (1_000, 10_000, 100_000, 1_000_000), (10, 100, 1_000)
+ROWS = (1_000, 10_000, 100_000, 1_000_000)
+ASSETS = (10, 100, 1_000)
 #: The largest rows × assets (mean-deviation), and rows × assets² (mean-semideviation, which is what an
 #: interior point spends on an iteration there), that is tried.
 MOST = 10**8
 #: Seconds after which a cone solver is given up.
 PATIENCE = 1_200
-RISK, BATCH, BETA = 0.2, 128, 0.01
+RISK = 0.2
+BATCH = 128
+BETA = 0.01
 #: Gaps F(w) − F* in percent a day; equal weights are a few hundredths off.
 TARGETS = (1e-3, 1e-4, 1e-7)
 
@@ -55,7 +58,8 @@ def mean_deviation_cone(returns: np.ndarray) -> float | None:
 
 def mean_semideviation_cone(returns: np.ndarray) -> float | None:
     mean = returns.mean(axis=0)
-    x, below = cp.Variable(len(mean)), cp.Variable(len(returns))
+    x = cp.Variable(len(mean))
+    below = cp.Variable(len(returns))
     goal = -mean @ x + RISK / len(returns) ** 0.5 * cp.norm(below)
     return _solved(goal, [below >= 0, below >= (mean - returns) @ x, x >= 0, cp.sum(x) == 1])
 
@@ -100,9 +104,15 @@ def one_cell(name: str, rows: int, assets: int) -> dict[str, Any]:
         problem = build(returns, risk=RISK, delta=1e-12, optimum=optimum)
         step = Descent(learning_rate(returns))
         return nx.minimize(
-            problem, method, step, steps=steps, record_every=every, batch_size=BATCH, progress=False,
+            problem,
+            method,
+            step,
+            steps=steps,
+            record_every=every,
+            batch_size=BATCH,
+            progress=False,
             **facts,
-        )  # fmt: skip
+        )
 
     many = max(64 * epoch, 10_000 - 10_000 % epoch)
     if optimum is None:
@@ -117,7 +127,8 @@ def one_cell(name: str, rows: int, assets: int) -> dict[str, Any]:
             if len(there):
                 steps = int(found["step"][there[0]])
                 run = lambda m=method, n=steps, k=every: solve(m, n, k, record=["value"])
-                first, second = cpu_seconds(run)[0], cpu_seconds(run)[0]
+                first = cpu_seconds(run)[0]
+                second = cpu_seconds(run)[0]
                 cell[f"{type(method).__name__} {target:g} s"] = second
                 cell["compile s"] = max(first - second, cell.get("compile s", 0))
     return cell

@@ -45,10 +45,17 @@ def problems() -> dict[str, tuple]:
 
 def ends_at(problem, method, optimiser, draws: int) -> float:
     runs = nx.sweep(
-        problem, lambda s: (method, optimiser(s.lr)), settings=nx.grid(lr=RATES), seeds=3,
-        steps=1_000, batch_size=draws, init_batch_size=20, record=["exact_value"], record_every=50,
+        problem,
+        lambda s: (method, optimiser(s.lr)),
+        settings=nx.grid(lr=RATES),
+        seeds=3,
+        steps=1_000,
+        batch_size=draws,
+        init_batch_size=20,
+        record=["exact_value"],
+        record_every=50,
         progress=False,
-    )  # fmt: skip
+    )
     late = runs.records["exact_value"][:, :, -5:].mean(axis=(1, 2))
     jax.clear_caches()
     return float(np.where(np.isfinite(late), late, np.inf).min())

@@ -60,12 +60,19 @@ def measure(problem: nx.Problem, case: Case, stride: int, strides: int) -> dict[
 
     def run(steps: int) -> Any:
         return nx.sweep(
-            problem, lambda s: (estimator(beta=s.beta), optax.sgd(s.lr)), settings=settings,
-            seeds=case.seeds, steps=steps, batch_size=1, record=["value"], record_every=stride,
-        )  # fmt: skip
+            problem,
+            lambda s: (estimator(beta=s.beta), optax.sgd(s.lr)),
+            settings=settings,
+            seeds=case.seeds,
+            steps=steps,
+            batch_size=1,
+            record=["value"],
+            record_every=stride,
+        )
 
     drive.AHEAD_STEPS = case.ahead
-    short, long = stride, strides * stride
+    short = stride
+    long = strides * stride
     with loop_calls() as calls:
         compile_seconds = seconds(lambda: run(short))
     _, (static, *_) = calls[-1]
@@ -94,9 +101,16 @@ def seconds(call: Callable[[], Any]) -> float:
 
 
 COLUMNS = {
-    "estimator": "<12", "lanes": ">7", "projected": ">10", "ahead": ">6", "block": ">6",
-    "ns per lane, step": ">18", "µs, all lanes": ">14", "compile s": ">10", "% diverged": ">11",
-}  # fmt: skip
+    "estimator": "<12",
+    "lanes": ">7",
+    "projected": ">10",
+    "ahead": ">6",
+    "block": ">6",
+    "ns per lane, step": ">18",
+    "µs, all lanes": ">14",
+    "compile s": ">10",
+    "% diverged": ">11",
+}
 
 
 def print_row(*cells: Any) -> None:
@@ -126,9 +140,13 @@ def main() -> None:
     parser.add_argument("--budget", type=float, default=360, help="seconds")
     parser.add_argument("--small", action="store_true", help="tiny sizes")
     arguments = parser.parse_args()
-    stride, strides, seeds = STRIDE, arguments.strides, arguments.seeds
+    stride = STRIDE
+    strides = arguments.strides
+    seeds = arguments.seeds
     if arguments.small:
-        stride, strides, seeds = 64, 9, [2, 4]
+        stride = 64
+        strides = 9
+        seeds = [2, 4]
 
     sys.stdout.reconfigure(line_buffering=True)
     begin = time.perf_counter()

@@ -19,14 +19,18 @@ import numpy as np
 from portfolio import Settings
 
 F32 = np.float32
-ZERO, HALF, ONE, TWO = F32(0), F32(0.5), F32(1), F32(2)
+ZERO = F32(0)
+HALF = F32(0.5)
+ONE = F32(1)
+TWO = F32(2)
 
 
 def sort_projection(x, out):
     """Euclidean projection onto the simplex, by sorting."""
     d = x.shape[0]
     ordered = np.sort(x)
-    total, theta = ZERO, ZERO
+    total = ZERO
+    theta = ZERO
     for k in range(d):
         total += ordered[d - 1 - k]
         candidate = (total - ONE) / F32(k + 1)
@@ -45,7 +49,8 @@ def michelot_projection(x, out):
     size = d
     theta = (total - ONE) / F32(d)
     while True:
-        total, left = ZERO, 0
+        total = ZERO
+        left = 0
         for i in range(d):
             if x[i] > theta:
                 total += x[i]
@@ -92,7 +97,8 @@ def make_kernel(
         state = np.uint64(seed)
         keep = ONE - beta
         w = np.full(d, ONE / F32(d), np.float32)
-        old, moved = w.copy(), w.copy()
+        old = w.copy()
+        moved = w.copy()
 
         # The start: one row per level. y and z are the tracked mean and variance, v1 the tracked
         # gradient of the mean, (v2y, v2) that of the variance with respect to y and x.
@@ -122,7 +128,8 @@ def make_kernel(
 
             state, k = pick(state, indices, t, 0, n)
             r = rows[k]
-            new_dot, old_dot = ZERO, ZERO
+            new_dot = ZERO
+            old_dot = ZERO
             for i in range(d):
                 new_dot += r[i] * w[i]
                 old_dot += r[i] * old[i]
@@ -132,11 +139,13 @@ def make_kernel(
 
             state, k = pick(state, indices, t, 1, n)
             r = rows[k]
-            new_dot, old_dot = ZERO, ZERO
+            new_dot = ZERO
+            old_dot = ZERO
             for i in range(d):
                 new_dot += r[i] * w[i]
                 old_dot += r[i] * old[i]
-            new_e, old_e = new_dot - y, old_dot - old_y
+            new_e = new_dot - y
+            old_e = old_dot - old_y
             z = max(new_e * new_e + keep * (z - old_e * old_e), ZERO)
             v2y = -TWO * new_e + keep * (v2y + TWO * old_e)
             for i in range(d):

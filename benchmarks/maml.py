@@ -18,7 +18,8 @@ from nestax.table import Table
 from pages import DOCS, fill
 
 HERE = Path(__file__).parent
-CELLS, LONGER = HERE / "results" / "maml", HERE / "results" / "maml_long"
+CELLS = HERE / "results" / "maml"
+LONGER = HERE / "results" / "maml_long"
 STEPS = (1_000, 2_000, 3_000, 4_000)
 FIGURE = DOCS / "images" / "maml.png"
 
@@ -33,7 +34,8 @@ def longer(cells: list[Cell]) -> Table:
     columns = ["shots", "method", "runs", *(f"{n:,}" for n in STEPS), "deviation", "train"]
     rows = []
     for cell in cells:
-        steps, test = SetUp(*cell.setup).steps, 100 * np.asarray(cell.test)
+        steps = SetUp(*cell.setup).steps
+        test = 100 * np.asarray(cell.test)
         at = [round(float(test.mean(axis=0)[n * (test.shape[1] - 1) // steps]), 1) for n in STEPS]
         train = round(100 * float(np.mean(cell.train, axis=0)[-1]), 1)
         deviation = round(float(test[:, -1].std()), 1)

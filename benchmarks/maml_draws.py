@@ -21,7 +21,13 @@ from nestax.problems.few_shot.networks import convolutional, in_one_vector
 from nestax.table import Table
 from pages import fill
 
-TASKS, VISIT, INNER_STEPS, ROWS, LR, STEPS, SEEDS = 50, 16, 5, 10, 0.003, 400, 2
+TASKS = 50
+VISIT = 16
+INNER_STEPS = 5
+ROWS = 10
+LR = 0.003
+STEPS = 400
+SEEDS = 2
 SIZES = {f"step {k}": 1 for k in range(1, INNER_STEPS + 1)} | {"query": ROWS}
 REPEATS = 60
 
@@ -31,9 +37,14 @@ def problem_of() -> nx.Problem:
     network = in_one_vector(convolutional(5, side=14, filters=8))
     test = images.tasks(200, support=ROWS, query=ROWS, test=True)
     return nx.problems.maml(
-        network.apply, images.tasks(TASKS, support=ROWS, query=ROWS), network.init, visit=VISIT,
-        inner_steps=INNER_STEPS, inner_lr=0.1, score={"one": test.with_shots(1), "all": test},
-    )  # fmt: skip
+        network.apply,
+        images.tasks(TASKS, support=ROWS, query=ROWS),
+        network.init,
+        visit=VISIT,
+        inner_steps=INNER_STEPS,
+        inner_lr=0.1,
+        score={"one": test.with_shots(1), "all": test},
+    )
 
 
 def mean_and_noise(problem, estimator, w, rows: int, repeats: int) -> tuple[np.ndarray, float]:
@@ -56,9 +67,14 @@ def noise(problem: nx.Problem) -> Table:
         w = problem.start(jax.random.key(0))
         if steps:
             run = nx.minimize(
-                problem, nx.Plain(), optax.adam(LR), steps=steps, batch_size=SIZES, record=[],
+                problem,
+                nx.Plain(),
+                optax.adam(LR),
+                steps=steps,
+                batch_size=SIZES,
+                record=[],
                 progress=False,
-            )  # fmt: skip
+            )
             w = run.w
         true, _ = mean_and_noise(problem, nx.PerBlock(nx.Plain()), w, ROWS, 1)
         size = np.linalg.norm(true)
@@ -76,25 +92,34 @@ METHODS = {
     "no memory": (lambda beta: nx.Plain(), (1.0,)),
     "SCSC": (lambda beta: nx.PerBlock(nx.SCSC(beta)), (0.5, 0.9)),
     'ProductSMVR(mode="reuse")': (
-        lambda beta: nx.PerBlock(nx.ProductSMVR(beta, mode="reuse")), (0.5, 0.9)
+        lambda beta: nx.PerBlock(nx.ProductSMVR(beta, mode="reuse")),
+        (0.5, 0.9),
     ),
     'AdjointSMVR(mode="reuse")': (
-        lambda beta: nx.PerBlock(nx.AdjointSMVR(beta, mode="reuse")), (0.5, 0.9)
+        lambda beta: nx.PerBlock(nx.AdjointSMVR(beta, mode="reuse")),
+        (0.5, 0.9),
     ),
     'AdjointSMVR(mode="fresh")': (
-        lambda beta: nx.PerBlock(nx.AdjointSMVR(beta, mode="fresh")), (0.5, 0.9)
+        lambda beta: nx.PerBlock(nx.AdjointSMVR(beta, mode="fresh")),
+        (0.5, 0.9),
     ),
-}  # fmt: skip
+}
 
 
 def accuracy(problem: nx.Problem) -> Table:
     rows = []
     for name, (build, betas) in METHODS.items():
         runs = nx.sweep(
-            problem, lambda s, build=build: (build(s.beta), optax.adam(LR)),
-            settings=nx.grid(beta=betas), seeds=SEEDS, steps=STEPS, batch_size=SIZES,
-            record=["one", "all"], record_every=STEPS // 4, progress=False,
-        )  # fmt: skip
+            problem,
+            lambda s, build=build: (build(s.beta), optax.adam(LR)),
+            settings=nx.grid(beta=betas),
+            seeds=SEEDS,
+            steps=STEPS,
+            batch_size=SIZES,
+            record=["one", "all"],
+            record_every=STEPS // 4,
+            progress=False,
+        )
         for k, beta in enumerate(betas):
             one, whole = (100 * runs.records[column][k] for column in ("one", "all"))
             means = [round(float(x), 1) for x in one.mean(axis=0)[1:]]

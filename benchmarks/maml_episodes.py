@@ -24,7 +24,9 @@ from nestax.table import Table
 from pages import fill
 
 KEPT = Path(__file__).parent / "results" / "maml_episodes"
-INNER_LR, TEST_TASKS, RECORDS = 0.1, 400, 20
+INNER_LR = 0.1
+TEST_TASKS = 400
+RECORDS = 20
 
 
 class Plan(NamedTuple):
@@ -55,19 +57,30 @@ def run(plan: Plan) -> dict:
     pool = images.tasks(plan.tasks, ways=WAYS, support=plan.shots, query=QUERY)
     test = images.tasks(TEST_TASKS, ways=WAYS, support=5, query=15, test=True).with_shots(plan.shots)
     problem = nx.problems.maml(
-        network.apply, pool, network.init, visit=plan.visit, inner_steps=INNER_STEPS,
-        inner_lr=INNER_LR, score={"test": test},
-    )  # fmt: skip
+        network.apply,
+        pool,
+        network.init,
+        visit=plan.visit,
+        inner_steps=INNER_STEPS,
+        inner_lr=INNER_LR,
+        score={"test": test},
+    )
     lr = optax.cosine_decay_schedule(plan.lr, plan.steps) if plan.falls else plan.lr
 
     every = plan.steps // RECORDS
 
     def train(steps: int, seed: int = 0) -> nx.Result:
         result = nx.minimize(
-            problem, nx.Plain(), optax.adam(lr), steps=steps, seed=seed, record=["test"],
+            problem,
+            nx.Plain(),
+            optax.adam(lr),
+            steps=steps,
+            seed=seed,
+            record=["test"],
             batch_size={f"step {k}": plan.shots for k in range(1, INNER_STEPS + 1)} | {"query": QUERY},
-            record_every=every, progress=False,
-        )  # fmt: skip
+            record_every=every,
+            progress=False,
+        )
         if result.status is not nx.Status.SUCCESS:
             raise SystemExit(f"the run was not finished: {result.message}")
         return result
@@ -95,14 +108,23 @@ def table() -> Table:
         if not (KEPT / f"{name}.json").is_file():
             continue
         kept = json.loads((KEPT / f"{name}.json").read_text())
-        plan, test = Plan(*kept["plan"]), 100 * np.asarray(kept["test"])
+        plan = Plan(*kept["plan"])
+        test = 100 * np.asarray(kept["test"])
         rate = f"{plan.lr:g}{' to 0' if plan.falls else ''}"
         last = test[:, -1]
-        rows.append([
-            plan.shots, plan.tasks, plan.visit, rate, kept["step"][-1], len(last),
-            round(float(last.mean()), 1), round(float(last.std()), 1) if len(last) > 1 else "–",
-            round(kept["seconds"], 1),
-        ])  # fmt: skip
+        rows.append(
+            [
+                plan.shots,
+                plan.tasks,
+                plan.visit,
+                rate,
+                kept["step"][-1],
+                len(last),
+                round(float(last.mean()), 1),
+                round(float(last.std()), 1) if len(last) > 1 else "–",
+                round(kept["seconds"], 1),
+            ]
+        )
     return Table(columns, rows)
 
 

@@ -28,8 +28,12 @@ from pages import fill
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "maml_sinusoids.csv"
-M, ROWS, STEPS, SEEDS = 16, 4, 500, 3
-RATES, BETAS = (1e-4, 1e-3, 1e-2), (0.1, 0.3, 0.6, 0.9)
+M = 16
+ROWS = 4
+STEPS = 500
+SEEDS = 3
+RATES = (1e-4, 1e-3, 1e-2)
+BETAS = (0.1, 0.3, 0.6, 0.9)
 METHODS = {
     "no memory": lambda beta: nx.PerBlock(nx.Plain()),
     "SCSC": lambda beta: nx.PerBlock(nx.SCSC(beta)),
@@ -44,22 +48,33 @@ def problem_of(visit: int) -> nx.Problem:
     network = perceptron(1, 20, 20, 1)
     new = nx.datasets.sinusoids(40, seed=1)
     return nx.problems.maml(
-        network.apply, nx.datasets.sinusoids(M), network.init, visit=visit, inner_steps=2,
+        network.apply,
+        nx.datasets.sinusoids(M),
+        network.init,
+        visit=visit,
+        inner_steps=2,
         score={"loss": new},
-    )  # fmt: skip
+    )
 
 
 def measure(name: str, visit: int) -> dict[tuple[float, float], tuple[float, float]]:
     """Error and loss of every learning rate and beta."""
-    problem, build = problem_of(visit), METHODS[name]
+    problem = problem_of(visit)
+    build = METHODS[name]
     passes = build(0.5).level_passes(problem)
     sizes = {lv.name: ROWS // len(own) for lv, own in zip(problem.levels, passes, strict=True)}
     betas = BETAS if name != "no memory" else (1.0,)
     runs = nx.sweep(
-        problem, lambda s: (build(s.beta), optax.adam(s.lr)), settings=nx.grid(lr=RATES, beta=betas),
-        seeds=SEEDS, steps=STEPS, batch_size=sizes, record=["value_error", "loss"],
-        record_every=STEPS // 10, progress=False,
-    )  # fmt: skip
+        problem,
+        lambda s: (build(s.beta), optax.adam(s.lr)),
+        settings=nx.grid(lr=RATES, beta=betas),
+        seeds=SEEDS,
+        steps=STEPS,
+        batch_size=sizes,
+        record=["value_error", "loss"],
+        record_every=STEPS // 10,
+        progress=False,
+    )
     each_step = np.diff(runs.records["samples"]) / (STEPS // 10)
     assert np.all(each_step == 3 * ROWS * visit), each_step
     late = slice(-5, None)  # records of steps 300 to 500

@@ -31,7 +31,7 @@ class Cost(NamedTuple):
     wall: float
 
 
-class Contender(NamedTuple):
+class Timed(NamedTuple):
     """Something to time: ``run(steps)`` for ``lanes`` lanes, at two lengths."""
 
     run: Callable[[int], Any]
@@ -51,7 +51,7 @@ def on_one_thread() -> None:
     os.execve(sys.executable, [sys.executable, *sys.argv], environment)
 
 
-def compare(contenders: dict[str, Contender], rounds: int) -> dict[str, Cost]:
+def compare(contenders: dict[str, Timed], rounds: int) -> dict[str, Cost]:
     """The cost of every contender per lane and step, fixed costs and compilation excluded.
 
     The contenders take turns, so that a disturbance hits all of them, and the least of all rounds
@@ -74,7 +74,8 @@ def compare(contenders: dict[str, Contender], rounds: int) -> dict[str, Cost]:
 
 
 def _time(run: Callable[[], Any]) -> np.ndarray:
-    cpu, wall = time.process_time(), time.perf_counter()
+    cpu = time.process_time()
+    wall = time.perf_counter()
     run()
     return np.array([time.process_time() - cpu, time.perf_counter() - wall])
 
@@ -108,7 +109,8 @@ def loop_calls() -> Iterator[list[tuple[Any, tuple[Any, ...]]]]:
     from nestax.loop import compiled as drive
     from nestax.loop import step as loop
 
-    calls, program = [], drive._program
+    calls = []
+    program = drive._program
 
     def noting(fn: Any, static: Any) -> Any:
         compiled = program(fn, static)

@@ -44,7 +44,8 @@ def smvr(rows: np.ndarray, indices: np.ndarray, settings: Settings) -> np.ndarra
     u2, J2 = variance_level(u1, rows[indices[0, 1]])
     for a, b in indices[1:]:
         grad = (utility_jac(u2, risk, delta) @ J2 @ J1)[0]
-        old_w, old_u1 = w, u1
+        old_w = w
+        old_u1 = u1
         w = project_simplex(w - lr * grad)
 
         f_new, J_new = mean_level(w, rows[a])

@@ -10,7 +10,8 @@ def fill(page: str, parts: dict[str, str]) -> None:
     path = DOCS / page
     text = path.read_text()
     for name, part in parts.items():
-        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+        begin = f"<!-- {name}: begin -->"
+        end = f"<!-- {name}: end -->"
         before, rest = text.split(begin)
         text = f"{before}{begin}\n{part}\n{end}{rest.split(end)[1]}"
     path.write_text(text)

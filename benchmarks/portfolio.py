@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-PERIODS, ASSETS = 25_105, 30
+PERIODS = 25_105
+ASSETS = 30
 
 
 class Settings(NamedTuple):

@@ -32,7 +32,8 @@ GROUPS = [
     (["MLNASA", "NLASG"], nx.grid(lr=RATES, tau=BETAS)),
     (["SnapshotSMVR", "PMFS"], nx.grid(lr=RATES, beta=[1e-2])),
 ]
-SEEDS, TUNE_SEEDS = 10, 3
+SEEDS = 10
+TUNE_SEEDS = 3
 
 
 def portfolio(industries: int) -> nx.Problem:
@@ -64,9 +65,15 @@ def compute() -> dict:
 
 def one_cell(problem, name, tune, batch, samples) -> dict:
     result = nx.compare(
-        problem, [name], samples=samples, tune=tune, seeds=SEEDS, tune_seeds=TUNE_SEEDS,
-        batch_size=batch, progress=False,
-    )  # fmt: skip
+        problem,
+        [name],
+        samples=samples,
+        tune=tune,
+        seeds=SEEDS,
+        tune_seeds=TUNE_SEEDS,
+        batch_size=batch,
+        progress=False,
+    )
     if result.refused:
         return {"refused": result.refused[name]}
     row = dict(zip(result.table.columns, result.table.rows[0], strict=True))

@@ -66,7 +66,8 @@ def gather(cells: dict, family: str) -> Rates:
 
 def write_page(cells: dict) -> None:
     for family in CELLS:
-        result, name = gather(cells, family), family.replace(" ", "-")
+        result = gather(cells, family)
+        name = family.replace(" ", "-")
         result.plot(DOCS / "images" / f"rates-{name}.png")
         result.points.to_csv(HERE / "results" / f"rates-{name}.csv")
         fill("rates.md", {family: result.table.to_markdown()})

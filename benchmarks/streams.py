@@ -53,9 +53,13 @@ def seconds(problem, make, batch, steps):
         streamed = problem.with_data(mean=data, variance=data)
         begin = time.perf_counter()
         nx.minimize(
-            streamed, nx.AdjointSMVR(beta=0.1, lr=0.01), steps=steps, batch_size=batch, record=["value"],
+            streamed,
+            nx.AdjointSMVR(beta=0.1, lr=0.01),
+            steps=steps,
+            batch_size=batch,
+            record=["value"],
             init_batch_size=batch,
-        )  # fmt: skip
+        )
         took.append(time.perf_counter() - begin)
     return min(took[1:])
 

@@ -18,9 +18,16 @@ FIGURE = DOCS / "images" / "tilted.png"
 RESULTS = Path(__file__).parent / "results" / "tilted.csv"
 #: The columns of methods.csv that the page has room for.
 SHORT = [
-    "set", "method", "lr", "knob", "its value", "steps", "gradient norm", "length of w",
+    "set",
+    "method",
+    "lr",
+    "knob",
+    "its value",
+    "steps",
+    "gradient norm",
+    "length of w",
     "error / gradient",
-]  # fmt: skip
+]
 
 
 def write_page(folder: Path) -> None:

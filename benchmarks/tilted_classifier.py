@@ -27,7 +27,9 @@ from nestax.table import Table
 from pages import fill
 
 HERE = Path(__file__).parent
-SEEDS, IMBALANCE, NOISE = 10, 20, (0.3, 0.0)
+SEEDS = 10
+IMBALANCE = 20
+NOISE = (0.3, 0.0)
 
 
 def sources() -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -46,11 +48,11 @@ def sources() -> dict[str, tuple[np.ndarray, np.ndarray]]:
 
 CLASSIFIERS: dict[str, Callable] = {
     "LogisticRegression": lambda seed: scaled(LogisticRegression(max_iter=1_000)),
-    "… class_weight=\"balanced\"": lambda seed: scaled(
+    '… class_weight="balanced"': lambda seed: scaled(
         LogisticRegression(max_iter=1_000, class_weight="balanced")
     ),
     "TiltedClassifier": lambda seed: nx.sklearn.TiltedClassifier(random_state=seed),
-}  # fmt: skip
+}
 
 
 def scaled(classifier):
@@ -76,9 +78,11 @@ def words(mean: float, deviation: float | None = None) -> str:
 
 if __name__ == "__main__":
     columns = ["source", *CLASSIFIERS]
-    numbers, tables = [], []
+    numbers = []
+    tables = []
     for noise in NOISE:
-        means, rows = [], []
+        means = []
+        rows = []
         for name, (X, y) in sources().items():
             found = accuracies(X, y, noise)
             means.append(found.mean(axis=0))

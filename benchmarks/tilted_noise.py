@@ -22,13 +22,25 @@ from nestax.run.sweep import grid
 from nestax.table import Table
 
 RESULTS = Path(__file__).parent / "results" / "tilted_noise.csv"
-FIRST_SEED, SPLITS, BATCHES = 2_000_000, 8, 20_000
+FIRST_SEED = 2_000_000
+SPLITS = 8
+BATCHES = 20_000
 RATES = (1.0, 2.0, 5.0)
 METHODS = ("SCSC", "SMVR")
 COLUMNS = [
-    "set", "method", "lr", "beta", "F", "length of w", "rare %", "overall %", "gradient error", "pull",
-    "rare weight", "in batches",
-]  # fmt: skip
+    "set",
+    "method",
+    "lr",
+    "beta",
+    "F",
+    "length of w",
+    "rare %",
+    "overall %",
+    "gradient error",
+    "pull",
+    "rare weight",
+    "in batches",
+]
 
 
 def main() -> None:

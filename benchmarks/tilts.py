@@ -23,16 +23,19 @@ PANELS = {
     (-2.0, 10.0): "both",
 }
 WRONG = 6
-COMMON, RARE = COLOURS[0], COLOURS[1]
+COMMON = COLOURS[0]
+RARE = COLOURS[1]
 
 
 def rows(rng, common, rare, wrong=0):
     """Features, labels, and which labels are wrong."""
-    X = np.vstack([
-        rng.normal([0.0, 0.0], [1.0, 1.0], (common, 2)),
-        rng.normal([2.2, 1.2], [0.6, 0.6], (rare, 2)),
-        rng.normal([-2.6, -2.2], [0.45, 0.45], (wrong, 2)),
-    ])  # fmt: skip
+    X = np.vstack(
+        [
+            rng.normal([0.0, 0.0], [1.0, 1.0], (common, 2)),
+            rng.normal([2.2, 1.2], [0.6, 0.6], (rare, 2)),
+            rng.normal([-2.6, -2.2], [0.45, 0.45], (wrong, 2)),
+        ]
+    )
     label = np.repeat([0, 1, 1], [common, rare, wrong])
     return X, label, np.repeat([False, False, True], [common, rare, wrong])
 
@@ -60,14 +63,25 @@ if __name__ == "__main__":
             ((y == 1) & ~wrong, RARE, "s", "rare class"),
             (wrong, RARE, "X", "common, but labelled as rare"),
         ):
-            axis.scatter(*X[which].T, s=34 if mark == "X" else 18, c=colour, marker=mark, label=name,
-                         edgecolors="white", linewidths=0.5)  # fmt: skip
+            axis.scatter(
+                *X[which].T,
+                s=34 if mark == "X" else 18,
+                c=colour,
+                marker=mark,
+                label=name,
+                edgecolors="white",
+                linewidths=0.5,
+            )
         axis.set_title(title, fontsize=11)
         axis.text(
-            0.98, 0.03, f"found of new rows: common {found[0]:.0%}, rare {found[1]:.0%}",
-            transform=axis.transAxes, ha="right", fontsize=9,
+            0.98,
+            0.03,
+            f"found of new rows: common {found[0]:.0%}, rare {found[1]:.0%}",
+            transform=axis.transAxes,
+            ha="right",
+            fontsize=9,
             bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 2},
-        )  # fmt: skip
+        )
         axis.set(xlim=(-4.2, 4.4), ylim=(-4.0, 3.6), xticks=[], yticks=[])
     handles, names = axes[0, 0].get_legend_handles_labels()
     line = plt.Line2D([], [], color="black", lw=1.8)

@@ -56,7 +56,8 @@ def smvr(rows: torch.Tensor, indices: torch.Tensor, settings: Settings) -> torch
     u2, J2 = value_and_jac(variance_level, u1, rows[indices[0, 1]])
     for a, b in indices[1:]:
         J3 = jacrev(utility_level)(u2, risk, delta)
-        old_w, old_u1 = w, u1
+        old_w = w
+        old_u1 = u1
         w = project_simplex(w - lr * (J3 @ J2 @ J1)[0])
 
         f_new, J_new = value_and_jac(mean_level, w, rows[a])
@@ -78,7 +79,8 @@ def measure(rows: torch.Tensor, settings: Settings, short: int, long: int, round
     for _ in range(rounds):
         for steps in (short, long):
             indices = torch.as_tensor(random_indices(steps, len(rows)))
-            cpu, wall = time.process_time(), time.perf_counter()
+            cpu = time.process_time()
+            wall = time.perf_counter()
             smvr(rows, indices, settings)
             took = np.array([time.process_time() - cpu, time.perf_counter() - wall])
             least[steps] = np.minimum(least.get(steps, np.inf), took)

@@ -1,8 +1,16 @@
 import os
+import signal
 import subprocess
 import sys
+import threading
 
-# Most tests compile something new and run it for a dozen steps, so compile quickly rather than well.
+# Whoever started the tests may have had Ctrl-C ignored, as nohup and background jobs do.
+if threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Most tests compile something new and run it for a dozen steps, so compile quickly rather than well. Those
+# about bits run once more on programs as users have them.
+AS_USERS = "NESTAX_TESTS_AS_USERS"
 QUICK = (
     "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
     " --xla_cpu_parallel_codegen_split_count=1"
@@ -19,7 +27,7 @@ def quick_flags() -> str:
     return wanted if tried.returncode == 0 else os.environ.get("XLA_FLAGS", "")
 
 
-if "PYTEST_XDIST_WORKER" not in os.environ:  # workers inherit the environment
+if "PYTEST_XDIST_WORKER" not in os.environ and AS_USERS not in os.environ:  # workers inherit them
     os.environ["XLA_FLAGS"] = quick_flags()
 
 import jax  # noqa: E402

@@ -126,4 +126,4 @@ def test_any_module_can_be_the_first(module):
 @pytest.mark.parametrize("path", sorted((SOURCE / "estimators").glob("*.py")), ids=lambda p: p.stem)
 def test_a_method_is_one_short_file(path):
     if path.stem != "bibliography":
-        assert len(path.read_text().splitlines()) <= 130
+        assert len(path.read_text().splitlines()) <= 140

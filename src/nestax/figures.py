@@ -10,7 +10,8 @@ import numpy as np
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES = ("-", "--", ":", "-.")
 #: Columns on a logarithmic axis, and the rounding error of a gap in float64.
-LOGARITHMIC, ROUNDING = ("gap", "grad_norm"), 1e-16
+LOGARITHMIC = ("gap", "grad_norm")
+ROUNDING = 1e-16
 #: Smaller weights, in percent, get no bar of their own.
 LEAST_PERCENT = 0.05
 MOST_BARS = 25
@@ -179,8 +180,10 @@ def _drawable(column: str, curves: dict[str, np.ndarray]) -> dict[str, np.ndarra
 
 
 def _band(axis: Any, x: np.ndarray, label: str, lanes: np.ndarray, number: int) -> None:
-    colour, dash = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
-    mean, spread = lanes.mean(axis=0), lanes.std(axis=0)
+    colour = COLOURS[number % len(COLOURS)]
+    dash = DASHES[number % len(DASHES)]
+    mean = lanes.mean(axis=0)
+    spread = lanes.std(axis=0)
     axis.plot(x, mean, color=colour, ls=dash, label=label, marker="o" if len(x) == 1 else "")
     low = np.maximum(mean - spread, lanes.min(axis=0))
     axis.fill_between(x, low, mean + spread, color=colour, alpha=0.15, lw=0)
@@ -236,10 +239,15 @@ def plot_rates(points: Any, table: Any, family: str, path: str | Path | None = N
             )
             claim = f", claimed {claimed:g}" if isinstance(claimed, float) else ""
             axis.errorbar(
-                [row[3] for row in rows], [row[4] for row in rows], yerr=[row[5] for row in rows],
-                color=COLOURS[number], ls=DASHES[number % len(DASHES)], marker="o", ms=3,
+                [row[3] for row in rows],
+                [row[4] for row in rows],
+                yerr=[row[5] for row in rows],
+                color=COLOURS[number],
+                ls=DASHES[number % len(DASHES)],
+                marker="o",
+                ms=3,
                 label=f"{name}: {exponent:.2f} ({low:.2f}–{top:.2f}){claim}",
-            )  # fmt: skip
+            )
         axis.set(xscale="log", yscale="log", title=f"{K} level{'s' if K > 1 else ''}")
         axis.set_xlabel("samples drawn, all levels")
         axis.xaxis.set_minor_formatter("")

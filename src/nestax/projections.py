@@ -45,7 +45,8 @@ def _simplex_lanes(axis_size: int, batched: list[bool], w: Array, total: Array) 
     """Many lanes at once: on a CPU shrinking the support is cheaper than all pairs, on a GPU not."""
     axes = tuple(0 if b else None for b in batched)
     lanes = lambda fn: lambda w, total: jax.vmap(fn, axes, axis_size=axis_size)(w, total)
-    pairwise, shrink = lanes(_simplex.fun), lanes(_shrink_support)
+    pairwise = lanes(_simplex.fun)
+    shrink = lanes(_shrink_support)
     return jax.lax.platform_dependent(w, total, cpu=shrink, default=pairwise), True
 
 
@@ -81,7 +82,8 @@ def budget(w: PyTree, lower: PyTree, upper: PyTree, total: float | Array = 1.0) 
     between their bounds; θ then follows from those without a rounding error of its own.
     """
     flat, unravel = ravel_pytree(w)
-    lower, upper = like_entries(lower, flat), like_entries(upper, flat)
+    lower = like_entries(lower, flat)
+    upper = like_entries(upper, flat)
 
     def halve(_: int, interval: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = interval

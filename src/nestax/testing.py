@@ -34,7 +34,8 @@ def check_batched(level: Level, single: Level, x: PyTree, *, draws: int = 8, see
     """
     source: Any = single.source
     shapes = jax.eval_shape(lambda: x)
-    many, one = level.bind(shapes), single.bind(shapes)
+    many = level.bind(shapes)
+    one = single.bind(shapes)
     batch = source.draw(jax.random.key(seed), jnp.asarray(0), draws)
     value, pull = many.value_and_pull(x, batch)
     expected, expected_pull = one.value_and_pull(x, batch)
@@ -50,17 +51,23 @@ def check_batched(level: Level, single: Level, x: PyTree, *, draws: int = 8, see
         for got, want in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
             close = float(np.finfo(want.dtype).eps) ** 0.5
             np.testing.assert_allclose(
-                got, want, rtol=close, atol=close,
+                got,
+                want,
+                rtol=close,
+                atol=close,
                 err_msg=f"the batched form of level {level.name!r} has another {what}",
-            )  # fmt: skip
+            )
 
 
 # Methods
 
 #: Steps that the laws look at; draws per level; samples of the run to the optimum.
-STEPS, BATCH, SAMPLES = 6, 3, 60_000
+STEPS = 6
+BATCH = 3
+SAMPLES = 60_000
 #: Blocks, and how many are visited, for methods with memory of every block.
-BLOCKS, VISIT = 4, 2
+BLOCKS = 4
+VISIT = 2
 #: The ball that holds the optimum of the test problems, for methods with a feasible set.
 BALL = 6.0
 
@@ -228,7 +235,8 @@ def keeps_values_in_range(method: AbstractEstimator) -> None:
         _, state = ready.init(problem, problem.w0, batches(0, True))
         return ready.update(problem, w, batches(1, False), state)[1]
 
-    name, trackers = type(method).__name__, ready.trackers(run())
+    name = type(method).__name__
+    trackers = ready.trackers(run())
     for level, value in zip(levels, trackers.value or (), strict=False):
         moved = float(optax.tree.norm(optax.tree.sub(level.project(value), value)))
         assert moved == 0, (
@@ -333,7 +341,9 @@ def reaches_the_optimum(method: AbstractEstimator, samples: int = SAMPLES) -> No
     """1 % of the initial gap, and less than the method without memory; both untuned."""
     problem = example_problem(method)
     runs = _run(problem, method, samples)
-    name, gap, start = type(method).__name__, _late_gap(runs), float(runs.records["gap"][0, 0, 0])
+    name = type(method).__name__
+    gap = _late_gap(runs)
+    start = float(runs.records["gap"][0, 0, 0])
     assert gap <= 0.01 * start, (
         f"{name} ends at a gap of {gap:.1e} on a problem that starts at {start:.1e}: more than 1 %"
     )
@@ -344,9 +354,15 @@ def reaches_the_optimum(method: AbstractEstimator, samples: int = SAMPLES) -> No
 
 def _run(problem: Problem, method: AbstractEstimator, samples: int) -> Any:
     return sweep(
-        problem, lambda s: method, settings=grid(any=[0.0]), seeds=3, samples=samples, batch_size=4,
-        record=["gap"], progress=False,
-    ).whole()  # fmt: skip
+        problem,
+        lambda s: method,
+        settings=grid(any=[0.0]),
+        seeds=3,
+        samples=samples,
+        batch_size=4,
+        record=["gap"],
+        progress=False,
+    ).whole()
 
 
 def _late_gap(runs: Any) -> float:

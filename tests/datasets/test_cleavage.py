@@ -10,7 +10,7 @@ import pytest
 import nestax as nx
 from nestax.datasets import hiv1
 from nestax.datasets.cleavage import AMINO_ACIDS, PARTS
-from nestax.datasets.fetching import SOURCES
+from nestax.datasets.fetching import DATA_SETS
 
 ROWS = (1_625, 746, 947, 3_272)
 
@@ -35,14 +35,14 @@ def zipped(**files):
 
 @pytest.fixture(params=["archive", "archive inside", "folder"])
 def copy(request, machine, monkeypatch, tmp_path):
-    parts, url = made_up(), SOURCES["hiv1"].urls[0]
+    parts, url = made_up(), DATA_SETS["hiv1"].urls[0]
     inside = {f"newHIV-1_data/{name}": part for name, part in zip(PARTS, parts, strict=True)}
     if request.param == "archive":
         machine.web[url] = zipped(**inside, readme="x")
     elif request.param == "archive inside":
         machine.web[url] = zipped(**{"newHIV-1_data.zip": zipped(**inside), "readme": "x"})
     else:
-        for name, part in zip(SOURCES["hiv1"].files, parts, strict=True):
+        for name, part in zip(DATA_SETS["hiv1"].files, parts, strict=True):
             (tmp_path / name).write_text(part.replace("-1", "0"))
         monkeypatch.setenv("NESTAX_DATA", str(tmp_path))
     return parts

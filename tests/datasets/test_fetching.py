@@ -5,21 +5,21 @@ import sys
 import pytest
 
 import nestax as nx
-from nestax.datasets.fetching import SOURCES, locate
+from nestax.datasets.fetching import DATA_SETS, locate
 
-AUSTRALIAN = SOURCES["australian"]
+AUSTRALIAN = DATA_SETS["australian"]
 
 
 def test_the_table_says_what_exists_and_where(machine, tmp_path, monkeypatch):
     table = nx.datasets.available()
-    assert table.column("name") == list(SOURCES)
+    assert table.column("name") == list(DATA_SETS)
     assert len(table) == 10
     assert set(table.column("local copy")) == {"–"}
     industry = dict(zip(table.columns, table.rows[0], strict=True))
     assert (industry["columns"], industry["rows"] > 25_105) == (10, True)
     assert "not redistributable" in industry["terms"]
     assert industry["home"].startswith("https://mba.tuck.dartmouth.edu/")
-    for name in ("australian_scale.libsvm.gz", *SOURCES["hiv1"].files):
+    for name in ("australian_scale.libsvm.gz", *DATA_SETS["hiv1"].files):
         (tmp_path / name).touch()
     monkeypatch.setenv("NESTAX_DATA", str(tmp_path))
     where = dict(zip(table.column("name"), nx.datasets.available().column("local copy"), strict=True))
@@ -64,7 +64,7 @@ def test_one_sentence_without_pooch(machine, monkeypatch):
 
 @pytest.mark.parametrize("name", ["australian", "industry10"])
 def test_a_web_page_is_not_kept(machine, name):
-    source = SOURCES[name]
+    source = DATA_SETS[name]
     machine.web[source.urls[0]] = b"<html>please log in</html>"
     with pytest.raises(
         nx.ProblemError, match=f"did not send {name} but something else: set NESTAX_DATA"

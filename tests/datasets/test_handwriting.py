@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 import nestax as nx
 from nestax.cli import app
 from nestax.datasets import Omniglot, handwriting, omniglot
-from nestax.datasets.fetching import SOURCES
+from nestax.datasets.fetching import DATA_SETS
 
-URLS = SOURCES["omniglot"].urls
+URLS = DATA_SETS["omniglot"].urls
 CHARACTERS, DRAWERS = 3, 2
 
 

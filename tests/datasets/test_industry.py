@@ -10,7 +10,7 @@ import pytest
 
 import nestax as nx
 from nestax.datasets import industry
-from nestax.datasets.fetching import SOURCES
+from nestax.datasets.fetching import DATA_SETS
 
 NAMES = ",".join(f"Ind{k:02d}" for k in range(10))
 
@@ -56,7 +56,7 @@ def archive(text):
 
 
 def test_the_original_is_downloaded_once(machine):
-    source = SOURCES["industry10"]
+    source = DATA_SETS["industry10"]
     machine.web[source.urls[0]] = archive(ORIGINAL)
     returns = industry(10)
     assert (machine.cache / "10_Industry_Portfolios_daily_CSV.zip").exists()
@@ -81,7 +81,7 @@ def test_rows_are_the_first(machine, tmp_path):
 
 
 def test_a_folder_of_copies_comes_first(machine, tmp_path, monkeypatch):
-    machine.web[SOURCES["industry10"].urls[0]] = archive(ORIGINAL)
+    machine.web[DATA_SETS["industry10"].urls[0]] = archive(ORIGINAL)
     industry(10)
     folder = tmp_path / "copies"
     folder.mkdir()

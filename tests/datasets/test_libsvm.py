@@ -9,7 +9,7 @@ from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 
 import nestax as nx
 from nestax.datasets import libsvm
-from nestax.datasets.fetching import SOURCES
+from nestax.datasets.fetching import DATA_SETS
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_other_bad_files(write, tmp_path):
 
 
 def test_a_set_with_a_name_has_its_shape_and_one_kind_of_labels(machine):
-    source = SOURCES["breast-cancer"]
+    source = DATA_SETS["breast-cancer"]
     values = " ".join(f"{k}:{k / 10}" for k in range(1, 11))
     rows = [f"{2 + 2 * (k % 3 == 0)} {values}" for k in range(source.rows)]
     machine.web[source.urls[0]] = "\n".join(rows).encode()

@@ -11,7 +11,8 @@ from nestax.chain.problem import Problem
 from nestax.errors import ProblemError, is_traced
 
 #: Points at which every level is looked at, and draws where there is no population to average over.
-POINTS, DRAWS = 8, 256
+POINTS = 8
+DRAWS = 256
 #: Chains with larger Jacobians are taken on trust.
 MOST_ENTRIES = 2**22
 

@@ -43,9 +43,11 @@ class OntoEach(eqx.Module):
 
 def across_blocks(levels: Sequence[Level]) -> list[Level]:
     """The levels for all blocks side by side: one entry per block in values, all blocks in draws."""
-    out, stacked = [], False
+    out = []
+    stacked = False
     for level in levels:
-        drawn, last = not level.deterministic, level is levels[-1]
+        drawn = not level.deterministic
+        last = level is levels[-1]
         across = stacked or drawn
         fn = AcrossBlocks(level.fn, stacked, drawn, level.batched, last) if across else level.fn
         onto = OntoEach(level.onto) if level.onto and across and not last else level.onto

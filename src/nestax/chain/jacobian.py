@@ -40,7 +40,8 @@ class Jacobian(eqx.Module):
         t = jax.tree.leaves(tangent)
         rows = []
         for o, (shape, dtype) in enumerate(self.outputs.leaves):
-            row, flags = self.tiles[o], self.identity[o]
+            row = self.tiles[o]
+            flags = self.identity[o]
             seen = [i for i, tile in enumerate(row) if tile is not None or flags[i]]
             terms = [_push(row[i], flags[i], t[i]) for i in seen]
             rows.append(sum(terms[1:], start=terms[0]) if terms else jnp.zeros(shape, dtype))
@@ -77,9 +78,11 @@ class Jacobian(eqx.Module):
 
     def filled(self, matrix: Array) -> "Jacobian":
         """The same map structure with every tile dense, taken from ``matrix``."""
-        tiles, top = [], 0
+        tiles = []
+        top = 0
         for (out_shape, _), n_out in zip(self.outputs.leaves, self.outputs.sizes, strict=True):
-            row, left = [], 0
+            row = []
+            left = 0
             for (in_shape, _), n_in in zip(self.inputs.leaves, self.inputs.sizes, strict=True):
                 part = matrix[top : top + n_out, left : left + n_in]
                 row.append(part.reshape(out_shape + in_shape))

@@ -63,7 +63,10 @@ class Level(eqx.Module):
             self.source = None if data is None else as_source(data)
         except ProblemError as error:
             raise ProblemError(f"level {name!r}: {error}") from None
-        self.fn, self.onto, self.name, self.batched = fn, project, name, batched
+        self.fn = fn
+        self.onto = project
+        self.name = name
+        self.batched = batched
         self.args = tuple(jnp.asarray(a) if isinstance(a, int | float) else a for a in args)
         self.structure = structure
         if batched and self.source is not None and self.source.weighted:
@@ -87,9 +90,14 @@ class Level(eqx.Module):
     def replace(self, **changes: Any) -> "Level":
         """A copy with some of the constructor's arguments changed."""
         same = {
-            "fn": self.fn, "data": self.source, "project": self.onto, "args": self.args,
-            "name": self.name, "batched": self.batched, "structure": self.structure,
-        }  # fmt: skip
+            "fn": self.fn,
+            "data": self.source,
+            "project": self.onto,
+            "args": self.args,
+            "name": self.name,
+            "batched": self.batched,
+            "structure": self.structure,
+        }
         return Level(**(same | changes))
 
     @property
@@ -163,7 +171,8 @@ class Level(eqx.Module):
         if batch.size == 1:
             return self.fn(x, jax.tree.map(lambda d: d[0], batch.draws), *self.args)
         # Outputs that do not see the draw stay out of the average: they are exact as they are.
-        noisy, outputs = self.shape.noisy, self.shape.outputs
+        noisy = self.shape.noisy
+        outputs = self.shape.outputs
         axes = outputs.treedef.unflatten([0 if n else None for n in noisy])
         each = jax.vmap(lambda d: self.fn(x, d, *self.args), out_axes=axes)(batch.draws)
         share = None if batch.weights is None else batch.weights / jnp.sum(batch.weights)
@@ -202,7 +211,8 @@ class Level(eqx.Module):
 
     def _sum(self, fn: Callable[[Any], Any], batch: Any) -> Any:
         """Σ share·fn(part) over parts of bounded size, the shares adding up to one."""
-        n, most = batch.size, min(batch.size, self._most(batch))
+        n = batch.size
+        most = min(batch.size, self._most(batch))
         whole, rest = divmod(n, most)
 
         def add(total: Any, start: Array | int, size: int) -> Any:
@@ -222,7 +232,8 @@ def jacobian_of(fn: Any, x: PyTree, structure: Structure) -> tuple[PyTree, Jacob
     Reverse mode where the computed outputs are fewer than the inputs they depend on, forward mode
     otherwise.
     """
-    inputs, outputs = structure.inputs, structure.outputs
+    inputs = structure.inputs
+    outputs = structure.outputs
     computed = [o for o, source in enumerate(structure.repeats) if source is None]
     active = [i for i in range(len(inputs.leaves)) if any(structure.depends[o][i] for o in computed)]
     leaves = jax.tree.leaves(x)
@@ -236,9 +247,11 @@ def jacobian_of(fn: Any, x: PyTree, structure: Structure) -> tuple[PyTree, Jacob
         return [out[o] for o in computed], value
 
     args = [leaves[i] for i in active]
-    rows, columns = sum(outputs.sizes[o] for o in computed), sum(inputs.sizes[i] for i in active)
+    rows = sum(outputs.sizes[o] for o in computed)
+    columns = sum(inputs.sizes[i] for i in active)
     if not active or not computed:
-        dense, value = [[None] * len(active) for _ in computed], fn(x)
+        dense = [[None] * len(active) for _ in computed]
+        value = fn(x)
     elif rows <= columns:
         dense, value = _reverse(of_active, args)
     else:
@@ -263,7 +276,8 @@ def _reverse(fn: Any, args: list[Array]) -> tuple[list[list[Array]], PyTree]:
         return [list(pullback([jnp.ones_like(out[0])]))], value
     flat, unravel = ravel_pytree(out)
     rows = jax.vmap(lambda e: pullback(unravel(e)))(jnp.eye(flat.size, dtype=flat.dtype))
-    tiles, top = [], 0
+    tiles = []
+    top = 0
     for y in out:
         tiles.append([r[top : top + y.size].reshape(y.shape + r.shape[1:]) for r in rows])
         top += y.size
@@ -276,7 +290,8 @@ def _forward(fn: Any, args: list[Array]) -> tuple[list[list[Array]], PyTree]:
     columns = jax.vmap(lambda e: push(*unravel(e)), out_axes=-1)(jnp.eye(flat.size, dtype=flat.dtype))
     tiles = []
     for y, c in zip(out, columns, strict=True):
-        row, left = [], 0
+        row = []
+        left = 0
         for a in args:
             row.append(c[..., left : left + a.size].reshape(y.shape + a.shape))
             left += a.size

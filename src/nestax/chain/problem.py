@@ -88,8 +88,11 @@ class Problem(eqx.Module):
                 "prox= and a feasible set cannot be combined: build the set into the proximal map, "
                 "prox(w, scale) = argmin of scale·r(x) + ‖x − w‖²/2 over the set."
             )
-        self.feasible, self.penalty, self.exact = project, penalty, exact
-        self.linear_oracle, self.prox = linear_oracle, trees.cast(prox, dtype)
+        self.feasible = project
+        self.penalty = penalty
+        self.exact = exact
+        self.linear_oracle = linear_oracle
+        self.prox = trees.cast(prox, dtype)
         _check_weights("project", project, shape)
         _check_weights("linear_oracle", linear_oracle, shape)
         if prox is not None:
@@ -231,7 +234,8 @@ class Problem(eqx.Module):
     def _chain_value_and_grad(self, w: PyTree) -> tuple[Array, PyTree]:
         if self.blocks is not None:
             return self._over_blocks(lambda block: block._chain_value_and_grad(w))
-        pulls, x = [], w
+        pulls = []
+        x = w
         for level in self.levels:
             x, pull = level.value_and_pull(x, self._population(level))
             pulls.append(pull)
@@ -240,7 +244,8 @@ class Problem(eqx.Module):
     def _over_blocks(self, fn: Callable[["Problem"], PyTree]) -> PyTree:
         """Mean over the blocks of what ``fn`` makes of each."""
         assert self.blocks is not None
-        count, width = self.blocks.blocks, self.blocks.visit
+        count = self.blocks.blocks
+        width = self.blocks.visit
         return mean_over_blocks(count, width, lambda number: fn(self.block(number)))
 
     def add_penalty(self, w: PyTree, value: Array, grad: PyTree) -> tuple[Array, PyTree]:
@@ -251,7 +256,8 @@ class Problem(eqx.Module):
 
     def level_values(self, w: PyTree) -> list[PyTree]:
         """f_1(w), f_2(f_1(w)), …, exact."""
-        values, x = [], w
+        values = []
+        x = w
         for level in self.levels:
             x = level.value(x, self._population(level))
             values.append(x)
@@ -259,7 +265,8 @@ class Problem(eqx.Module):
 
     def level_jacobians(self, w: PyTree) -> list[Jacobian]:
         """The exact Jacobian of every level, at the exact value of the level before it."""
-        jacs, x = [], w
+        jacs = []
+        x = w
         for level in self.levels:
             x, jac = level.value_and_jac(x, self._population(level))
             jacs.append(jac)
@@ -356,7 +363,9 @@ def _check_blocks(levels: list[Level]) -> None:
 
 def _fit_together(levels: list[Level], shape: Shapes) -> tuple[Level, ...]:
     """Binds every level to the output of the one before; refuses a chain that does not fit."""
-    lines, bound, x = [_line("w", None, shape)], [], shape
+    lines = [_line("w", None, shape)]
+    bound = []
+    x = shape
     dtype = shape.leaves[0][1]
 
     def refuse(level: Level, why: str) -> ProblemError:

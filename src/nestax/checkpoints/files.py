@@ -27,7 +27,8 @@ UNFINISHED = ".unfinished"
 BLANK = b"0" * 64
 DIGEST = re.compile(rb'"sha256":"([0-9a-f]{64})"')
 #: A frame of records: the length of its content, SHA-256 of (digest before, length, content), content.
-LENGTH, FIRST_DIGEST = 8, bytes(32)
+LENGTH = 8
+FIRST_DIGEST = bytes(32)
 HEAD = LENGTH + len(FIRST_DIGEST)
 
 
@@ -109,7 +110,9 @@ class Folder:
     def __init__(self, path: str | Path, files: Files | None = None):
         self.path = Path(path)
         self.files = files or Files()
-        self.number, self.end, self.digest = 0, 0, FIRST_DIGEST
+        self.number = 0
+        self.end = 0
+        self.digest = FIRST_DIGEST
 
     def checkpoints(self) -> list[Path]:
         """Every checkpoint in the folder, the newest first."""
@@ -207,7 +210,8 @@ class Folder:
             file.truncate()
         if new:
             self.files.fsync_folder(self.path)
-        self.end, self.digest = self.end + HEAD + len(content), digest
+        self.end = self.end + HEAD + len(content)
+        self.digest = digest
 
     def _pour(self, file: Any, parts: list[Any]) -> None:
         for part in parts:
@@ -225,7 +229,8 @@ def encode(tensors: dict[str, np.ndarray], about: dict[str, Any]) -> list[Any]:
     blob = _pack(tensors, {"nestax": json.dumps(about), "sha256": BLANK.decode()})
     found = DIGEST.search(blob)
     assert found is not None
-    view, (first, last) = memoryview(blob), found.span(1)
+    view = memoryview(blob)
+    first, last = found.span(1)
     return [view[:first], hashlib.sha256(blob).hexdigest().encode(), view[last:]]
 
 
@@ -237,7 +242,8 @@ def decode(blob: bytes) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     found = list(DIGEST.finditer(blob, LENGTH, LENGTH + size))
     if len(found) != 1:
         raise DamagedError("it has no checksum")
-    view, (first, last) = memoryview(blob), found[0].span(1)
+    view = memoryview(blob)
+    first, last = found[0].span(1)
     digest = hashlib.sha256(view[:first])
     digest.update(BLANK)
     digest.update(view[last:])
@@ -254,11 +260,14 @@ def decode(blob: bytes) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
 
 def unframed(blob: memoryview) -> tuple[list[dict[str, np.ndarray]], bytes]:
     """The columns of every frame, and the last digest."""
-    frames, digest, at = [], FIRST_DIGEST, 0
+    frames = []
+    digest = FIRST_DIGEST
+    at = 0
     while at < len(blob):
         size = int.from_bytes(blob[at : at + LENGTH], "little")
         content = blob[at + HEAD : at + HEAD + size]
-        before, digest = digest, bytes(blob[at + LENGTH : at + HEAD])
+        before = digest
+        digest = bytes(blob[at + LENGTH : at + HEAD])
         if len(content) < size or digest != _chained(before, content):
             raise DamagedError(f"{RECORDS} is damaged in the frame that begins at byte {at:,}")
         frames.append(_unpack(bytes(content)))

@@ -27,7 +27,8 @@ from nestax.trees import as_host
 #: Arrays of up to so many entries are written out, larger ones hashed.
 SHOWN_ENTRIES = 4
 #: So many differences are told, and so many characters of a line of the program.
-TOLD, TOLD_CHARACTERS = 4, 100
+TOLD = 4
+TOLD_CHARACTERS = 100
 
 
 class Fingerprint(NamedTuple):
@@ -44,10 +45,12 @@ def fingerprint(compiled: Compiled, steps: int, facts: dict[str, Any]) -> Finger
         steps: the number of steps, which counts where the horizon enters the program.
         facts: parts that only the caller knows.
     """
-    lane, plan = compiled.lane, compiled.lane.plan
+    lane = compiled.lane
+    plan = compiled.lane.plan
     if compiled.feed is not None:  # how many rows are at hand says nothing
         problem = with_room(lane.problem, compiled.feed.courses)
-        settings, key = compiled.all.settings, compiled.all.key
+        settings = compiled.all.settings
+        key = compiled.all.key
         compiled = Compiled(dataclasses.replace(lane, problem=problem), settings, key)
     lanes = eqx.tree_at(lambda lanes: lanes.arrays.horizon, compiled.all, None)
     text, enters = _program(jax.tree.structure(lanes), shapes_of((lane.horizon, jax.tree.leaves(lanes))))
@@ -87,7 +90,8 @@ def _program(structure: Any, shapes: Shapes) -> tuple[str, bool]:
 
 def _arrays(arrays: Any) -> dict[str, str]:
     """Every array once, under the first of its names."""
-    out, seen = {}, set()
+    out = {}
+    seen = set()
     for path, x in jax.tree_util.tree_flatten_with_path(arrays)[0]:
         if id(x) not in seen:
             seen.add(id(x))
@@ -133,7 +137,8 @@ def differences(then: dict[str, Any], now: Fingerprint, program: str | None) -> 
     missing = object()
     told = []
     for name in [*then, *(name for name in now.parts if name not in then)]:
-        was, new = then.get(name, missing), now.parts.get(name, missing)
+        was = then.get(name, missing)
+        new = now.parts.get(name, missing)
         if was == new or name == "program":
             continue
         words = lambda x: "not there" if x is missing else shortly(x)

@@ -1,9 +1,7 @@
 """Between chunks: a run is written down, found again, and asked to stop. No mathematics."""
 
 import contextlib
-import functools
 import hashlib
-import importlib.metadata
 import time
 import warnings
 import zlib
@@ -22,13 +20,13 @@ from nestax.loop.plan import Cost
 from nestax.loop.status import Status
 from nestax.loop.step import as_columns, as_rows
 from nestax.trees import as_host, from_host
-from nestax.version import __version__
+from nestax.version import versions
 
 #: The version of what a checkpoint holds.
 FORMAT = 2
 #: The compiled program as text, to show what has changed; nothing depends on it.
-PROGRAM, MOST_PROGRAM = "program.z", 2**28
-PACKAGES = ("jax", "jaxlib", "numpy", "optax", "equinox")
+PROGRAM = "program.z"
+MOST_PROGRAM = 2**28
 DOES_NOT_FIT = "holds a state that does not fit its own fingerprint: begin again in another folder."
 
 
@@ -64,7 +62,8 @@ class Keeper:
         self.failed = False
         self.folder = Folder(checkpoint)
         #: What lies on the disk: so many records, the state of this step, with this status.
-        self.written, self.saved = 0, (None, None)
+        self.written = 0
+        self.saved = (None, None)
         if self.folder.checkpoints() and not resume:
             raise SettingError(
                 f"{checkpoint} holds a run already: go on with it by resume=True, or choose another "
@@ -106,7 +105,8 @@ class Keeper:
             begin, stride, total: the step it began at, steps between records, the last step.
             facts: parts of its fingerprint that only the caller knows.
         """
-        self.compiled, self.fingerprint = compiled, fingerprint(compiled, total, facts)
+        self.compiled = compiled
+        self.fingerprint = fingerprint(compiled, total, facts)
         found = self.folder.load()
         if found is None:
             self._write_program()
@@ -120,16 +120,19 @@ class Keeper:
             )
         # A shorter last stride belongs to an end that is none if the run goes on.
         rows = [r for r in saved.rows if (r["step"] - begin) % stride == 0 or r["step"] == total]
-        self.written, self.saved = len(rows), (saved.at.step, saved.status)
+        self.written = len(rows)
+        self.saved = (saved.at.step, saved.status)
         return saved._replace(rows=rows)
 
     def _compare(self, about: dict[str, Any]) -> None:
         """Refuses the run of another problem, method or setting, and says what differs."""
-        folder, then = self.folder.path, about.get("fingerprint")
+        folder = self.folder.path
+        then = about.get("fingerprint")
         if about.get("format") != FORMAT or not isinstance(then, dict):
             raise SettingError(f"{folder} was written by another version of nestax: use that version.")
         told = differences(then, self.fingerprint, self._program(then))
-        made, now = about.get("made with"), made_with()
+        made = about.get("made with")
+        now = made_with()
         made = made if isinstance(made, dict) else {}
         changed = [f"{k} {shortly(made.get(k))} → {new}" for k, new in now.items() if made.get(k) != new]
         if told:
@@ -146,9 +149,12 @@ class Keeper:
             )
 
     def _restore(self, found: Checkpoint) -> Saved:
-        about, carried, lanes = found.about, self.compiled.carried(), self.compiled.lanes
+        about = found.about
+        carried = self.compiled.carried()
+        lanes = self.compiled.lanes
         try:
-            step, status = about["step"], about["status"]
+            step = about["step"]
+            status = about["status"]
             arrays = {
                 name: from_host(found.tensors[name], about["kinds"].get(name, "")) for name in carried
             }
@@ -175,7 +181,8 @@ class Keeper:
         except ProblemError:  # what a stream says of its place
             raise
         except (KeyError, IndexError, TypeError, ValueError, AttributeError):
-            fits, saved = False, None
+            fits = False
+            saved = None
         if not fits or saved is None:
             raise SettingError(f"{self.folder.path} {DOES_NOT_FIT}")
         return saved
@@ -235,7 +242,8 @@ class Keeper:
             before = "" if self.saved[0] is None else f"; the last good one is of step {self.saved[0]:,}"
             what = error.strerror or str(error)
             return f"Its checkpoint in {self.folder.path} could not be written: {what}{before}."
-        self.written, self.saved = len(rows), (at.step, status)
+        self.written = len(rows)
+        self.saved = (at.step, status)
         return None
 
     # The text of the program
@@ -258,8 +266,6 @@ class Keeper:
         return text.decode() if same else None
 
 
-@functools.cache
 def made_with() -> dict[str, str]:
     """Versions of what computes, and the device."""
-    versions = {name: importlib.metadata.version(name) for name in PACKAGES}
-    return {"nestax": __version__, **versions, "device": jax.default_backend()}
+    return versions() | {"device": jax.default_backend()}

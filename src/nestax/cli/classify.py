@@ -14,7 +14,9 @@ from nestax.figures import plot_bars
 from nestax.table import Table
 
 #: What is fitted, by its name in tables.
-TILTED, PLAIN, WEIGHTED = "tilted", "logistic", "logistic, class weights"
+TILTED = "tilted"
+PLAIN = "logistic"
+WEIGHTED = "logistic, class weights"
 
 
 def classify_file(
@@ -35,9 +37,14 @@ def classify_file(
     known, new = load(train, target, groups, test, held_out, seed)
     models = fit_all(
         known,
-        inner_tilt=inner_tilt, outer_tilt=outer_tilt, l2=l2, method=method, max_iter=steps,
-        batch_size=batch_size, random_state=seed,
-    )  # fmt: skip
+        inner_tilt=inner_tilt,
+        outer_tilt=outer_tilt,
+        l2=l2,
+        method=method,
+        max_iter=steps,
+        batch_size=batch_size,
+        random_state=seed,
+    )
     predicted = {name: model.predict(new.X) for name, model in models.items()}
     parts = {"class": by_label(new.y, new.y, predicted)}
     if new.groups is not None:
@@ -218,9 +225,12 @@ def _predictions(new: Examples, model: Any, predicted: dict[str, Any]) -> Table:
     group = [] if new.groups is None else [new.groups.tolist()]
     shares = model.predict_proba(new.X).T.tolist()
     columns = [
-        new.lines.tolist(), *group, new.y.tolist(), *(words.tolist() for words in predicted.values()),
+        new.lines.tolist(),
+        *group,
+        new.y.tolist(),
+        *(words.tolist() for words in predicted.values()),
         *shares,
-    ]  # fmt: skip
+    ]
     names = ["line", *(["group"] if group else []), "target", *predicted]
     names += [f"share of {name}" for name in model.classes_]
     return Table(names, [list(row) for row in zip(*columns, strict=True)])

@@ -105,11 +105,13 @@ def _summary(rows: list[dict[str, Any]]) -> str:
 
 def _shown(table: Table) -> Table:
     """The table without digits that are rounding error."""
-    gap, spread = table.columns.index("gap"), table.columns.index("± std")
+    gap = table.columns.index("gap")
+    spread = table.columns.index("± std")
     rows = [list(row) for row in table.rows]
     for row in rows:
         if abs(row[gap]) < ROUNDING:
-            row[gap], row[spread] = f"< {ROUNDING:.0e}", "–"
+            row[gap] = f"< {ROUNDING:.0e}"
+            row[spread] = "–"
     return Table(table.columns, rows)
 
 

@@ -7,7 +7,9 @@ from nestax.run.sweep import grid
 from nestax.study.compare import Comparison, compare
 from nestax.table import Table
 
-SAMPLES, BATCH_SIZE, RISK = 200_000, 4, 0.2
+SAMPLES = 200_000
+BATCH_SIZE = 4
+RISK = 0.2
 #: Learning rates that ``nestax compare`` chooses for these methods here; searching takes a minute more.
 RATES = {"Plain": 0.00066, "NLASG": 0.21, "SMVR": 0.0066, "SnapshotSMVR": 0.066}
 

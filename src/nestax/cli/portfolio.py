@@ -18,17 +18,18 @@ from nestax.problems import ExactPortfolio, exact_portfolio, mean_deviation
 from nestax.problems.portfolio.exact import Optimum
 from nestax.run.minimize import minimize
 from nestax.run.sweep import grid, sweep
-from nestax.study.compare import FIRST_TUNING_SEED
+from nestax.study.compare import tuning_seeds
 from nestax.table import Table
 
 #: A run ends at this gap in percent, or after so many steps if no budget of samples is given.
-TARGET, STEPS = 1e-10, 20_000
+TARGET = 1e-10
+STEPS = 20_000
 RECORDS = 1_000
 #: The step as a share of the inverse curvature, for the method that needs no search.
 SHARE = 0.5
 #: Learning rates that other methods are tried at, as multiples of the inverse curvature.
 MULTIPLES = tuple(10.0 ** np.arange(-3, 0.5, 0.5))
-TUNING_SEEDS = (FIRST_TUNING_SEED, FIRST_TUNING_SEED + 1)
+TUNING_SEEDS = 2
 #: Rounding error that weights may have when they are added up; beyond it they mean nothing.
 ADDS_UP = 1e-6
 LEFT = "The weights do not add up to one: the steps are too long for the numbers. Lower --lr."
@@ -65,9 +66,14 @@ def solve_portfolio(
         rate = longest_step(exact, reference, batch_size)
         lr = SHARE * rate if kind is SnapshotSMVR else search(problem, kind, rate, budget, keeping)
     result = minimize(
-        problem, kind(lr=lr), **budget, seed=seed, target_gap=TARGET,
-        record_every=STEPS // RECORDS if samples is None else None, **_inside(keeping, "run"),
-    )  # fmt: skip
+        problem,
+        kind(lr=lr),
+        **budget,
+        seed=seed,
+        target_gap=TARGET,
+        record_every=STEPS // RECORDS if samples is None else None,
+        **_inside(keeping, "run"),
+    )
     feasible = abs(float(result.w.sum()) - 1) < ADDS_UP
     made_by = f"{kind.__name__} with learning rate {lr:.3g}, batch size {batch_size}, seed {seed}"
     goal = f"−mean + {risk:g}·deviation, constraint {constraint}"
@@ -166,9 +172,14 @@ def search(
     note(f"Trying {len(MULTIPLES)} learning rates for {kind.__name__}.")
     rates = [float(f"{rate * multiple:.2g}") for multiple in MULTIPLES]
     tried = sweep(
-        problem, lambda s: kind(lr=s.lr), settings=grid(lr=rates), seeds=TUNING_SEEDS,
-        record=["gap"], **budget, **_inside(keeping, "search"),
-    ).whole()  # fmt: skip
+        problem,
+        lambda s: kind(lr=s.lr),
+        settings=grid(lr=rates),
+        seeds=tuning_seeds(TUNING_SEEDS),
+        record=["gap"],
+        **budget,
+        **_inside(keeping, "search"),
+    ).whole()
     return tried.best("gap")["lr"]
 
 

@@ -14,7 +14,8 @@ from nestax.paper.portfolio import INDUSTRIES, ROWS
 from nestax.table import Table
 
 #: Runs that are reported and runs that choose the settings, of all markets and of the smallest.
-FULL_SEEDS, QUICK_SEEDS = (20, 8), (5, 3)
+FULL_SEEDS = (20, 8)
+QUICK_SEEDS = (5, 3)
 
 
 def portfolio_figures(
@@ -22,7 +23,8 @@ def portfolio_figures(
 ) -> Outcome:
     """Figures 1 and 2, on all markets of the paper or on the smallest."""
     reported, tuning = FULL_SEEDS if full else QUICK_SEEDS
-    seeds, tune_seeds = seeds or reported, tune_seeds or tuning
+    seeds = seeds or reported
+    tune_seeds = tune_seeds or tuning
     result = reproduce_portfolio(
         _markets(full, industries), seeds=seeds, tune_seeds=tune_seeds, tell=note
     )
@@ -89,9 +91,12 @@ def _numbers(result: Portfolios) -> dict[str, Any]:
 def term_table(full: bool, seeds: int | None, tune_seeds: int | None) -> Outcome:
     """Figure 3 and Table 2, on all sets of the paper or on breast cancer."""
     reported, tuning = FULL_SEEDS if full else QUICK_SEEDS
-    seeds, tune_seeds = seeds or reported, tune_seeds or tuning
+    seeds = seeds or reported
+    tune_seeds = tune_seeds or tuning
     result = reproduce_term(_sets(full), seeds=seeds, tune_seeds=tune_seeds, tell=note)
-    accuracies, losses, details = result.accuracies(), result.losses(), result.details()
+    accuracies = result.accuracies()
+    losses = result.losses()
+    details = result.details()
     return Outcome(
         title=f"Rare and mislabelled classes: {', '.join(result.trials)}",
         summary=" ".join(result.findings()) + f" The methods took {result.seconds():.0f} s.",
@@ -106,7 +111,10 @@ def term_table(full: bool, seeds: int | None, tune_seeds: int | None) -> Outcome
             "findings": result.findings(),
         },
         records={
-            "accuracies": accuracies, "losses": losses, "methods": details, "rows": result.rows(),
+            "accuracies": accuracies,
+            "losses": losses,
+            "methods": details,
+            "rows": result.rows(),
             "curves": result.curves(),
             "findings": Table(["finding"], [[finding] for finding in result.findings()]),
         },
@@ -120,7 +128,7 @@ def term_table(full: bool, seeds: int | None, tune_seeds: int | None) -> Outcome
             )
         ],
         found={"seeds": seeds, "tune_seeds": tune_seeds},
-    )  # fmt: skip
+    )
 
 
 def _sets(full: bool) -> dict[str, tuple[Any, Any]]:
@@ -182,7 +190,8 @@ def few_shot_figure(
         tuned=tuned,
         tell=note,
     )
-    accuracies, details = result.accuracies(), result.details()
+    accuracies = result.accuracies()
+    details = result.details()
     return Outcome(
         title="Five-step meta-learning of handwriting",
         summary=" ".join(result.findings()),

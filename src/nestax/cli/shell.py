@@ -27,7 +27,8 @@ DELIVERY = ("out", "overwrite", "json", "config", "checkpoint", "resume")
 #: Options that name a folder.
 FOLDERS = ("out", "checkpoint", "cells", "tuned")
 #: Where the folder of --checkpoint is kept for messages, and the file in it that tells the command line.
-KEPT_IN, COMMAND = "nestax.checkpoint", "command.json"
+KEPT_IN = "nestax.checkpoint"
+COMMAND = "command.json"
 
 
 class Group(typer.core.TyperGroup):
@@ -169,10 +170,18 @@ def finish(ctx: typer.Context, outcome: Outcome) -> None:
         typer.echo(f"\n{outcome.summary}")
     if ctx.params["out"] is not None:
         page = write_run(
-            ctx.params["out"], title=outcome.title, summary=outcome.summary, command=command(ctx),
-            settings=settings_of(ctx) | outcome.found, tables=outcome.tables, figures=outcome.draw(),
-            records=outcome.records, status=status, message=message, overwrite=ctx.params["overwrite"],
-        )  # fmt: skip
+            ctx.params["out"],
+            title=outcome.title,
+            summary=outcome.summary,
+            command=command(ctx),
+            settings=settings_of(ctx) | outcome.found,
+            tables=outcome.tables,
+            figures=outcome.draw(),
+            records=outcome.records,
+            status=status,
+            message=message,
+            overwrite=ctx.params["overwrite"],
+        )
         note(f"Written: {page}")
     if status is not Status.SUCCESS:
         way_on = _way_on(ctx) if status is Status.INTERRUPTED else ""
@@ -185,7 +194,8 @@ def keep(ctx: typer.Context) -> dict[str, Any]:
     from nestax.checkpoints.files import Folder
     from nestax.errors import SettingError
 
-    folder, resume = ctx.params["checkpoint"], ctx.params["resume"]
+    folder = ctx.params["checkpoint"]
+    resume = ctx.params["resume"]
     if folder is None:
         if resume:
             raise SettingError("--resume needs the folder of the run: give --checkpoint as well.")
@@ -211,7 +221,8 @@ def repeat(ctx: typer.Context, folder: Path) -> None:
 
     try:
         told = json.loads((folder / COMMAND).read_text(encoding="utf-8"))
-        arguments, place = told["command"]["arguments"], Path(told["command"]["folder"])
+        arguments = told["command"]["arguments"]
+        place = Path(told["command"]["folder"])
         words = isinstance(arguments, list) and all(isinstance(word, str) for word in arguments)
         whole = told["sha256"] == _seal(told["command"]) and words
     except (FileNotFoundError, NotADirectoryError):
@@ -220,7 +231,9 @@ def repeat(ctx: typer.Context, folder: Path) -> None:
             "call is repeated with resume=True."
         ) from None
     except (ValueError, KeyError, TypeError, RecursionError):
-        whole, arguments, place = False, [], folder
+        whole = False
+        arguments = []
+        place = folder
     if not whole:
         raise SettingError(f"{folder / COMMAND} is damaged: type the command again, with --resume.")
     root = ctx.find_root()

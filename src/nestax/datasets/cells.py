@@ -16,7 +16,8 @@ from nestax.errors import ProblemError
 MISSING = ("", "na", "n/a", "#n/a", "nan", "null", "none", "-", ".")
 DELIMITERS = {";": "semicolons", "\t": "tabs", "|": "bars", " ": "spaces"}
 #: How many bad cells a message shows, and how many characters of each.
-SHOWN, SHOWN_WIDTH = 5, 20
+SHOWN = 5
+SHOWN_WIDTH = 20
 
 
 def read_cells(path: str | Path) -> "Cells":
@@ -113,7 +114,9 @@ class Cells:
 def cells_of_csv(path: str, text: str, first: int = 1) -> Cells:
     """The cells of CSV text whose first line is line ``first`` of the file."""
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    rows, lines, line = [], [], first
+    rows = []
+    lines = []
+    line = first
     try:
         for row in reader:
             if any(cell.strip() for cell in row):
@@ -124,7 +127,9 @@ def cells_of_csv(path: str, text: str, first: int = 1) -> Cells:
         raise ProblemError(f"{path} is no CSV file: line {line}, {error}.") from None
     if not rows:
         raise ProblemError(f"{path} is empty.")
-    names, rows, lines = tuple(cell.strip() for cell in rows[0]), rows[1:], lines[1:]
+    names = tuple(cell.strip() for cell in rows[0])
+    rows = rows[1:]
+    lines = lines[1:]
     width = len(names)
     if width == 1 and rows:
         for sign, word in DELIMITERS.items():

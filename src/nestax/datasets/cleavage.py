@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nestax.datasets.fetching import SOURCES, locate, read_text
+from nestax.datasets.fetching import DATA_SETS, locate, read_text
 from nestax.errors import ProblemError
 
 #: The four parts, as files in the archive of the UCI repository.
@@ -33,7 +33,8 @@ def hiv1(*, path: str | Path | None = None) -> tuple[np.ndarray, np.ndarray]:
         parts = [(files[0], read_text(files[0], member)) for member in PARTS]
     else:
         parts = [(file, read_text(file)) for file in files]
-    octamers, labels = [], []
+    octamers = []
+    labels = []
     for file, text in parts:
         for number, line in enumerate(text.split("\n"), 1):
             row = ROW.fullmatch(line.strip())
@@ -44,7 +45,7 @@ def hiv1(*, path: str | Path | None = None) -> tuple[np.ndarray, np.ndarray]:
                 raise ProblemError(
                     f"{file} is no list of octamers: line {number} is no 'AAAKFERQ,-1' or the like."
                 )
-    rows = SOURCES["hiv1"].rows
+    rows = DATA_SETS["hiv1"].rows
     if len(octamers) != rows:
         raise ProblemError(f"{files[0].parent} holds {len(octamers):,} octamers instead of {rows:,}.")
     letters = np.array([list(octamer) for octamer in octamers])

@@ -30,7 +30,8 @@ def corrupt(
     """
     check_setting("imbalance", imbalance, "a finite number of at least 1", lambda x: 1 <= x < np.inf)
     check_setting("noise", noise, "from 0 to 1", lambda x: (x >= 0) & (x <= 1))
-    X, y = np.asarray(X), np.asarray(y)
+    X = np.asarray(X)
+    y = np.asarray(y)
     if y.ndim != 1 or X.shape[:1] != y.shape:
         raise ProblemError(
             f"X and y must have one row and one label an example; got shapes {X.shape} and {y.shape}."
@@ -49,7 +50,8 @@ def corrupt(
         raise SettingError(f"rare must be a label of y, one of {_few(labels)}; got {rare!r}.")
     rng = np.random.default_rng(check_seed(seed))
     order = rng.permutation(len(y))
-    members, others = order[y[order] == rare], order[y[order] != rare]
+    members = order[y[order] == rare]
+    others = order[y[order] != rare]
     wanted = int(len(others) / imbalance)
     if not wanted:
         raise ProblemError(
@@ -62,7 +64,8 @@ def corrupt(
             f"{len(members)}: raise it to {len(others) / len(members):.3g} or more."
         )
     kept = rng.permutation(np.concatenate([others, members[:wanted]]))
-    new, wrong = y[kept], round(noise * len(kept))
+    new = y[kept]
+    wrong = round(noise * len(kept))
     new[:wrong] = rng.permutation(new[:wrong])
     return X[kept], new, kept
 

@@ -22,7 +22,7 @@ UCI = "https://archive.ics.uci.edu/"
 
 
 @dataclasses.dataclass(frozen=True)
-class Source:
+class DataSet:
     """One data set.
 
     rows, columns: its size; the industries grow by a month at a time.
@@ -45,8 +45,8 @@ class Source:
         return tuple(map(_last_part, self.urls))
 
 
-def _industry(count: int, rows: int) -> Source:
-    return Source(
+def _industry(count: int, rows: int) -> DataSet:
+    return DataSet(
         name=f"industry{count}",
         rows=rows,
         columns=count,
@@ -57,8 +57,8 @@ def _industry(count: int, rows: int) -> Source:
     )
 
 
-def _libsvm(name: str, file: str, rows: int, columns: int) -> Source:
-    return Source(
+def _libsvm(name: str, file: str, rows: int, columns: int) -> DataSet:
+    return DataSet(
         name=name,
         rows=rows,
         columns=columns,
@@ -69,9 +69,9 @@ def _libsvm(name: str, file: str, rows: int, columns: int) -> Source:
     )
 
 
-SOURCES = {
-    source.name: source
-    for source in (
+DATA_SETS = {
+    data.name: data
+    for data in (
         _industry(10, 25_982),
         _industry(12, 25_690),
         _industry(17, 25_543),
@@ -80,7 +80,7 @@ SOURCES = {
         _libsvm("breast-cancer", "breast-cancer_scale", 683, 10),
         _libsvm("svmguide1", "svmguide1", 3_089, 4),
         _libsvm("svmguide1.t", "svmguide1.t", 4_000, 4),
-        Source(
+        DataSet(
             name="hiv1",
             rows=6_590,
             columns=160,
@@ -89,7 +89,7 @@ SOURCES = {
             home=f"{UCI}dataset/330/hiv+1+protease+cleavage",
             terms="CC BY 4.0, as far as known",
         ),
-        Source(
+        DataSet(
             name="omniglot",
             rows=32_460,
             columns=784,
@@ -108,10 +108,10 @@ def available() -> Table:
     """Every data set that nestax can load, with its size, home and terms, and the local copy if any."""
     columns = ["name", "rows", "columns", "local copy", "terms", "home"]
     rows = []
-    for source in SOURCES.values():
-        found = _kept(source)
+    for data in DATA_SETS.values():
+        found = _kept(data)
         where = str(found[0] if len(found) == 1 else found[0].parent) if found else "–"
-        rows.append([source.name, source.rows, source.columns, where, source.terms, source.home])
+        rows.append([data.name, data.rows, data.columns, where, data.terms, data.home])
     return Table(columns, rows)
 
 
@@ -122,17 +122,17 @@ def fetch(name: str) -> list[Path]:
 
 def locate(name: str, path: str | Path | None = None) -> list[Path]:
     """The files of a data set: at ``path`` if given (a file or a folder), or else wherever they are."""
-    source = _source(name)
+    data = _data_set(name)
     if path is None:
-        return _kept(source) or [_download(source, url) for url in source.urls]
+        return _kept(data) or [_download(data, url) for url in data.urls]
     path = Path(path)
     if not path.is_dir():
         return [path]
-    found = _in_folder(source, path)
+    found = _in_folder(data, path)
     if not found:
         raise ProblemError(
-            f"the folder {path} holds no copy of {name}: it needs {_list(source.files)}, "
-            f"or {_list(source.originals)} from {source.home}."
+            f"the folder {path} holds no copy of {name}: it needs {_list(data.files)}, "
+            f"or {_list(data.originals)} from {data.home}."
         )
     return found
 
@@ -197,42 +197,42 @@ def decode(data: bytes, path: str | Path) -> str:
         ) from None
 
 
-def _source(name: str) -> Source:
-    if name in SOURCES:
-        return SOURCES[name]
-    near = difflib.get_close_matches(name, SOURCES, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(SOURCES)}."
+def _data_set(name: str) -> DataSet:
+    if name in DATA_SETS:
+        return DATA_SETS[name]
+    near = difflib.get_close_matches(name, DATA_SETS, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(DATA_SETS)}."
     raise SettingError(f"no data set is called {name!r}; {hint}")
 
 
-def _kept(source: Source) -> list[Path]:
+def _kept(data: DataSet) -> list[Path]:
     """The local copy, in the user's folder or in the cache; an empty list if there is none."""
     chosen = os.environ.get("NESTAX_DATA")
     if chosen and not Path(chosen).is_dir():
         raise ProblemError(f"NESTAX_DATA names no folder: {chosen}.")
     folders = [Path(chosen) if chosen else None, cache()]
-    found = (_in_folder(source, folder) for folder in folders if folder is not None)
+    found = (_in_folder(data, folder) for folder in folders if folder is not None)
     return next(filter(None, found), [])
 
 
-def _in_folder(source: Source, folder: Path) -> list[Path]:
-    for names in (source.files, source.originals):
+def _in_folder(data: DataSet, folder: Path) -> list[Path]:
+    for names in (data.files, data.originals):
         paths = [folder / name for name in names]
         if all(path.is_file() for path in paths):
             return paths
     return []
 
 
-def _download(source: Source, url: str) -> Path:
+def _download(data: DataSet, url: str) -> Path:
     advice = (
-        f"set NESTAX_DATA to a folder with {_list(source.files)}, "
-        f"or put {_list(source.originals)} from {source.home} there"
+        f"set NESTAX_DATA to a folder with {_list(data.files)}, "
+        f"or put {_list(data.originals)} from {data.home} there"
     )
     try:
         import pooch
     except ImportError:
         raise ProblemError(
-            f"there is no copy of {source.name}: pip install 'nestax[data]' to download it, or {advice}."
+            f"there is no copy of {data.name}: pip install 'nestax[data]' to download it, or {advice}."
         ) from None
     # Its notes are about hashes, which files that grow every month do not keep.
     pooch.get_logger().setLevel("WARNING")
@@ -240,14 +240,14 @@ def _download(source: Source, url: str) -> Path:
         path = Path(pooch.retrieve(url, None, fname=_last_part(url), path=cache()))
     except (OSError, ValueError) as error:
         raise ProblemError(
-            f"there is no copy of {source.name}, and {url} cannot be "
+            f"there is no copy of {data.name}, and {url} cannot be "
             f"downloaded ({type(error).__name__}): {advice}."
         ) from None
     with path.open("rb") as file:
         start = file.read(4)
     if url.endswith(".zip") != start.startswith(b"PK") or start.startswith(b"<"):
         path.unlink()  # or it would be found at the next call
-        raise ProblemError(f"{url} did not send {source.name} but something else: {advice}.")
+        raise ProblemError(f"{url} did not send {data.name} but something else: {advice}.")
     return path
 
 

@@ -13,11 +13,13 @@ from pathlib import Path
 
 import numpy as np
 
-from nestax.datasets.fetching import SOURCES, locate, read_raw
+from nestax.datasets.fetching import DATA_SETS, locate, read_raw
 from nestax.errors import ProblemError, SettingError, check_count, check_seed
 from nestax.problems.few_shot.tasks import Tasks
 
-CHARACTERS, DRAWERS, SIDE = 1623, 20, 28
+CHARACTERS = 1623
+DRAWERS = 20
+SIDE = 28
 #: Characters that tasks for training are made of; tasks for testing are made of the others.
 TRAINING = 1200
 #: A file of the archives: number of the character, number of the drawer.
@@ -83,7 +85,8 @@ class Omniglot:
         numbers = np.empty((count, support + query, ways), np.int32)
         for k in range(count):
             classes = rng.choice(4 * len(pool), ways, replace=False)
-            turn, character = classes % 4, pool[classes // 4]
+            turn = classes % 4
+            character = pool[classes // 4]
             drawn = np.stack([rng.permutation(drawers)[: support + query] for _ in range(ways)], axis=1)
             numbers[k] = (turn * characters + character) * drawers + drawn
         labels = np.broadcast_to(np.arange(ways, dtype=np.int32), numbers.shape)
@@ -125,7 +128,7 @@ def _one_array(file: Path) -> np.ndarray:
     except Exception:  # whatever the decoders of a damaged file stumble over
         raise ProblemError(
             f"{file} is not a copy of Omniglot, or it is damaged: give an omniglot28.npz, or the folder "
-            f"of {' and '.join(SOURCES['omniglot'].originals)}."
+            f"of {' and '.join(DATA_SETS['omniglot'].originals)}."
         ) from None
 
 

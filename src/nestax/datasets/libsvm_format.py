@@ -4,12 +4,13 @@ from pathlib import Path
 
 import numpy as np
 
-from nestax.datasets.fetching import SOURCES, locate, read_text
+from nestax.datasets.fetching import DATA_SETS, locate, read_text
 from nestax.errors import ProblemError
 
 #: The sets that have a name here; on their page breast-cancer has the labels 2 and 4.
 NAMES = ("australian", "breast-cancer", "svmguide1", "svmguide1.t")
-BENIGN, MALIGNANT = 2, 4
+BENIGN = 2
+MALIGNANT = 4
 #: A dense array of more cells than this (one GiB) is more likely a mistake than a wish.
 MOST_CELLS = 2**27
 
@@ -31,7 +32,7 @@ def libsvm(name: str | Path) -> tuple[np.ndarray, np.ndarray]:
                 f"there is no file {name}, and the sets with a name are {', '.join(NAMES)}."
             )
         return _parse(read_text(name), name)
-    source = SOURCES[str(name)]
+    source = DATA_SETS[str(name)]
     (file,) = locate(source.name)
     X, y = _parse(read_text(file), file)
     if X.shape != (source.rows, source.columns):
@@ -45,7 +46,10 @@ def libsvm(name: str | Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _parse(text: str, path: str | Path) -> tuple[np.ndarray, np.ndarray]:
-    labels, rows, columns, values = [], [], [], []
+    labels = []
+    rows = []
+    columns = []
+    values = []
     for number, line in enumerate(text.split("\n"), 1):
         words = line.split()
         if not words:
@@ -75,7 +79,8 @@ def _parse(text: str, path: str | Path) -> tuple[np.ndarray, np.ndarray]:
             f"{path} is {shape[0]:,} × {shape[1]:,}, too large for a dense array: "
             "sklearn.datasets.load_svmlight_file reads it as a sparse one."
         )
-    X, y = np.zeros(shape), np.array(labels)
+    X = np.zeros(shape)
+    y = np.array(labels)
     X[rows, columns] = values
     return X, y.astype(np.int64) if np.all(np.mod(y, 1) == 0) else y
 

@@ -90,7 +90,8 @@ def industry(count: int, *, path: str | Path | None = None, rows: int | None = N
     known = ~np.isin(values, FRENCH_UNKNOWN).any(axis=1)
     if not known.any():
         raise ProblemError(f"{file} has no day on which every return is known.")
-    values, days = values[known], np.asarray(days)[known]
+    values = values[known]
+    days = np.asarray(days)[known]
     if rows is not None and check_count("rows", rows) > len(values):
         raise SettingError(f"rows must be at most {len(values):,}, which {file} holds; got {rows:,}.")
     return Returns(values[:rows], cells.names, days[:rows], int(np.sum(~known)))
@@ -127,7 +128,8 @@ def read_returns(
         else:
             cells.refuse(~(values > 0), "prices that are not positive")
             values = 100 * (values[1:] / values[:-1] - 1)
-            cells, days = cells.after_first_row(), None if days is None else days[1:]
+            cells = cells.after_first_row()
+            days = None if days is None else days[1:]
     if len(values) < 2:
         raise ProblemError(f"{path} gives fewer than 2 rows of returns.")
     cells.refuse(~(np.abs(values) < ABSURD), "returns of a million percent or more")

@@ -69,7 +69,8 @@ class Blocks(AbstractSource):
                 _refuse_nonfinite_blocks(x)
         self.counts = None if counts is None else jnp.asarray(counts, jnp.int32)
         self.least = self.rows if counts is None else int(min(counts))
-        self.visit, self.replace = check_count("visit", visit), replace
+        self.visit = check_count("visit", visit)
+        self.replace = replace
         if self.visit > self.blocks:
             raise ProblemError(
                 f"visit must be at most the number of blocks, {self.blocks}; got {visit}."

@@ -128,7 +128,8 @@ class Population(AbstractSource):
             raise ProblemError("data is empty: it needs at least one row.")
         for x in jax.tree.leaves(data):
             _refuse_nonfinite(x)
-        self.data, self.replace = data, replace
+        self.data = data
+        self.replace = replace
         self.weights = self.alias = None
         if weights is not None:
             if not replace:
@@ -167,7 +168,8 @@ class Population(AbstractSource):
                 f"a batch of {size} without replacement needs at least {size} rows; "
                 f"the population has {self.size}."
             )
-        epoch, position = step // per_epoch, step % per_epoch
+        epoch = step // per_epoch
+        position = step % per_epoch
         places = position * size + jnp.arange(size)
         return shuffled(jax.random.fold_in(key, epoch), places, self.size)
 
@@ -299,7 +301,8 @@ def shuffled(key: Array, places: Int[Array, " size"], n: int) -> Int[Array, " si
     round_keys = jax.random.bits(key, (4,), jnp.uint32)
 
     def once(x: Array) -> Array:
-        left, right = x >> half, x & mask
+        left = x >> half
+        right = x & mask
         for k in round_keys:
             mixed = (right ^ k) * jnp.uint32(0x9E3779B1)
             mixed = (mixed ^ (mixed >> 15)) * jnp.uint32(0x85EBCA77)
@@ -316,10 +319,13 @@ def shuffled(key: Array, places: Int[Array, " size"], n: int) -> Int[Array, " si
 def _alias_table(probability: np.ndarray) -> tuple[Array, Array]:
     """Walker's table: row k is kept with probability accept[k], else replaced by other[k]."""
     n = len(probability)
-    accept, other = probability * n, np.arange(n)
-    small, large = list(np.flatnonzero(accept < 1)), list(np.flatnonzero(accept >= 1))
+    accept = probability * n
+    other = np.arange(n)
+    small = list(np.flatnonzero(accept < 1))
+    large = list(np.flatnonzero(accept >= 1))
     while small and large:
-        low, high = small.pop(), large[-1]
+        low = small.pop()
+        high = large[-1]
         other[low] = high
         accept[high] -= 1 - accept[low]
         if accept[high] < 1:

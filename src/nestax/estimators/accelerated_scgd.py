@@ -73,7 +73,8 @@ class ASCGD(AbstractEstimator):
         return Estimate(value[1], pull_through(pulls, value[1]), {}), state
 
     def update(self, problem: Problem, w: PyTree, batches: Batches, state: AcceleratedState):
-        (g, f), (omega, nu) = problem.levels, (batch["value"] for batch in batches)
+        g, f = problem.levels
+        omega, nu = (batch["value"] for batch in batches)
         beta = at(self.beta, state.count + 1)
         z = jax.tree.map(lambda new, old: old + (new - old) / beta, w, state.w)
         y = g.project(average(state.value[0], beta, g.value(z, omega)))

@@ -47,7 +47,7 @@ class AdjointSMVR(AbstractEstimator):
 
     Args:
         beta: forgetting rate in (0, 1], a number or a schedule; None as for ``SMVR``.
-        mode: "lagged" (default), "fresh" or "reuse"; see ``nestax.matrix_free``. "reuse" is biased.
+        mode: "lagged", "fresh" or "reuse", which is biased; see ``nestax.parts.matrix_free``.
         radius: ball that holds each adjoint, one number or one per level; None for none.
     """
 
@@ -78,7 +78,8 @@ class AdjointSMVR(AbstractEstimator):
 
     def init(self, problem: Problem, w: PyTree, batches: Batches):
         forward = first_forward(problem, w, batches, self.mode)
-        p, adjoint = jnp.ones_like(forward.last), []
+        p = jnp.ones_like(forward.last)
+        adjoint = []
         for i, pull in reversed(list(enumerate(forward.heads))):
             p = self._project(pull(p), i, len(forward.heads))
             adjoint.insert(0, p)
@@ -93,14 +94,16 @@ class AdjointSMVR(AbstractEstimator):
             p = forward.heads[i](p_new)
             if not level.deterministic:
                 p = storm(p, keep, state.adjoint[i], forward.tails[i](p_old))
-            p_new, p_old = self._project(p, i, len(forward.heads)), state.adjoint[i]
+            p_new = self._project(p, i, len(forward.heads))
+            p_old = state.adjoint[i]
             adjoint.insert(0, p_new)
         return self._read(forward, state.inputs, adjoint, state.count + 1)
 
     def _project(self, p: PyTree, i: int, levels: int) -> PyTree:
         if self.radius is None:
             return p
-        size, radius = optax.tree.norm(p), per_level(self.radius, i, levels)
+        size = optax.tree.norm(p)
+        radius = per_level(self.radius, i, levels)
         return optax.tree.scale(jnp.where(size > radius, radius / size, 1.0), p)
 
     def _read(self, forward: Forward, before: tuple, adjoint: list, count: Array):

@@ -57,9 +57,11 @@ class BlockSMVR(AbstractEstimator):
     beta: Setting | None = setting(BELOW_ONE, default=None)
     blocks: ClassVar = "table"
     about: ClassVar = About(
-        "jiang2022msvr", assumes="mean-squared smooth draws", memory="values, adjoints per block",
+        "jiang2022msvr",
+        assumes="mean-squared smooth draws",
+        memory="values, adjoints per block",
         certainty="an extension of MSVR to many levels; INFERRED",
-    )  # fmt: skip
+    )
 
     @property
     def passes(self):
@@ -85,11 +87,14 @@ class BlockSMVR(AbstractEstimator):
         return Estimate(value, grad, {}), BlockSMVRState(w, table, jnp.zeros((), jnp.int32))
 
     def update(self, problem: Problem, w: PyTree, batches: Batches, state: BlockSMVRState):
-        M, B = problem.blocks.blocks, problem.blocks.visit  # pyright: ignore[reportOptionalMemberAccess]
+        blocks: Any = problem.blocks
+        M = blocks.blocks
+        B = blocks.visit
         keep = 1 - at(self.beta, state.count + 1)
 
         def move(chain: Problem, own: Batches, row: BlockRow) -> Any:
-            new, old = [w], [state.w, *row.value]
+            new = [w]
+            old = [state.w, *row.value]
             for i, (level, batch) in enumerate(zip(chain.levels[:-1], own, strict=False)):
                 u = level.value(new[i], batch["value"])
                 if not level.deterministic:
@@ -98,13 +103,15 @@ class BlockSMVR(AbstractEstimator):
                     u = level.with_exact(tracked, u)
                 new.append(level.project(u))
             values, pulls = linearise(chain, new, own, "grad")
-            adjoint, p_new, p_old = [], *[jnp.ones_like(values[-1])] * 2
+            adjoint = []
+            p_new = p_old = jnp.ones_like(values[-1])
             for i, level in reversed(list(enumerate(chain.levels))[1:]):
                 p = pulls[i](p_new)
                 if not level.deterministic:
                     _, pull_old = level.value_and_pull(old[i], own[i]["grad"])
                     p = storm(p, keep, row.adjoint[i - 1], pull_old(p_old))
-                p_new, p_old = p, row.adjoint[i - 1]
+                p_new = p
+                p_old = row.adjoint[i - 1]
                 adjoint.insert(0, p)
             row = BlockRow((*new[1:], values[-1]), tuple(adjoint))
             return (values[-1], pulls[0](p_new)), row

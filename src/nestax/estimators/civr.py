@@ -37,15 +37,20 @@ class CIVR(Restarting):
         v_i = z_iᵀ ∇f(y_i)
 
     Args:
-        period, restart_batch: see ``nestax.restarting.Restarting``; for finite populations of n rows
+        period, restart_batch: see ``nestax.parts.Restarting``; for finite populations of n rows
             restart_batch="population" and period = batch_size = √n.
         lr: 0.1 by default.
     """
 
     about: ClassVar = About(
-        "zhang2019civr", "ε⁻³", "mean-squared smooth draws, large batches",
-        "one value, one Jacobian", 2, "NestedSPIDER", True,
-    )  # fmt: skip
+        "zhang2019civr",
+        "ε⁻³",
+        "mean-squared smooth draws, large batches",
+        "one value, one Jacobian",
+        2,
+        "NestedSPIDER",
+        True,
+    )
 
     @property
     def passes(self):
@@ -57,8 +62,10 @@ class CIVR(Restarting):
         return self._read(problem, w, g.project(y), z, count)
 
     def update(self, problem: Problem, w: PyTree, batches: Batches, state: CIVRState):
-        g, draws = problem.levels[0], batches[0]["value"]
-        (g_new, J_new), (g_old, J_old) = g.value_and_jac(w, draws), g.value_and_jac(state.w, draws)
+        g = problem.levels[0]
+        draws = batches[0]["value"]
+        g_new, J_new = g.value_and_jac(w, draws)
+        g_old, J_old = g.value_and_jac(state.w, draws)
         y = g.project(storm(g_new, 1, state.value[0], g_old))
         z = storm(J_new, 1, state.jac, J_old)
         return self._read(problem, w, y, z, state.count + 1)

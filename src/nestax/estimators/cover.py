@@ -72,8 +72,10 @@ class COVER(AbstractEstimator):
 
     def update(self, problem: Problem, w: PyTree, batches: Batches, state: COVERState):
         keep = 1 - at(self.beta, state.count + 1)
-        g, xi = problem.levels[0], batches[0]["value"]
-        (g_new, J_new), (g_old, J_old) = g.value_and_jac(w, xi), g.value_and_jac(state.w, xi)
+        g = problem.levels[0]
+        xi = batches[0]["value"]
+        g_new, J_new = g.value_and_jac(w, xi)
+        g_old, J_old = g.value_and_jac(state.w, xi)
         u = g.project(storm(g_new, keep, state.value[0], g_old))
         V = storm(J_new, keep, state.jac, J_old)
         return self._read(problem, w, u, V, state.count + 1)
@@ -102,9 +104,14 @@ class RECOVER(COVER):
     beta: Setting | None = setting(UNIT, default=0.5)
     first_stage: int = count(default=1000)
     about: ClassVar = About(
-        "qi2021recover", "F − F* ≤ ε: 1/(με)", "PL inequality, mean-squared smooth draws",
-        "one value, one Jacobian", 2, "SMVR", True,
-    )  # fmt: skip
+        "qi2021recover",
+        "F − F* ≤ ε: 1/(με)",
+        "PL inequality, mean-squared smooth draws",
+        "one value, one Jacobian",
+        2,
+        "SMVR",
+        True,
+    )
 
     def stage(self, count: Array) -> Array:
         """⌊log₂(1 + count/first_stage)⌋ in integers: stages have lengths T, 2T, 4T, …"""

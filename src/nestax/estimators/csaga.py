@@ -47,9 +47,15 @@ class CSAGA(AbstractEstimator):
     """
 
     about: ClassVar = About(
-        "zhang2019csaga", "n + n^⅔ ε⁻²", "finite populations", "n values and Jacobians", 2,
-        "SnapshotSMVR", True, True,
-    )  # fmt: skip
+        "zhang2019csaga",
+        "n + n^⅔ ε⁻²",
+        "finite populations",
+        "n values and Jacobians",
+        2,
+        "SnapshotSMVR",
+        True,
+        True,
+    )
 
     @property
     def passes(self):
@@ -90,7 +96,8 @@ class CSAGA(AbstractEstimator):
 
     def _read(self, problem: Problem, w: PyTree, estimate: tuple, table: Any, mean: Any):
         g, f = problem.levels
-        y, z = g.project(estimate[0]), estimate[1]
+        y = g.project(estimate[0])
+        z = estimate[1]
         value, pull_f = f.value_and_pull(y, None)
         grad = pull_through([z.pull, pull_f], value)
         return Estimate(value, grad, {}), CSAGAState(w, (y, value), z, table, mean)

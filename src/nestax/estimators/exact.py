@@ -28,7 +28,8 @@ class Exact(AbstractEstimator):
         return "population"
 
     def init(self, problem: Problem, w: PyTree, batches: Batches):
-        pulls, x = [], w
+        pulls = []
+        x = w
         for level, batch in zip(problem.levels, batches, strict=True):
             x, pull = level.value_and_pull(x, batch["value"])
             pulls.append(pull)

@@ -63,9 +63,13 @@ class MSVR(AbstractEstimator):
     beta: Setting | None = setting(UNIT, default=None)
     blocks: ClassVar = "table"
     about: ClassVar = About(
-        "jiang2022msvr", "(M/B) ε⁻³", "blocks, mean-squared smooth draws",
-        "a value per block, one gradient", 2, "BlockSMVR",
-    )  # fmt: skip
+        "jiang2022msvr",
+        "(M/B) ε⁻³",
+        "blocks, mean-squared smooth draws",
+        "a value per block, one gradient",
+        2,
+        "BlockSMVR",
+    )
 
     @property
     def passes(self):
@@ -89,13 +93,15 @@ class MSVR(AbstractEstimator):
 
         (value, grad), table = fill_table(problem, batches, start)
         blocks: Any = problem.blocks
-        first, count = jnp.arange(blocks.visit), jnp.zeros((), jnp.int32)
+        first = jnp.arange(blocks.visit)
+        count = jnp.zeros((), jnp.int32)
         replaced = rows_of(table[0], first)
         return Estimate(value, grad, {}), MSVRState(w, w, table, first, replaced, grad, count)
 
     def update(self, problem: Problem, w: PyTree, batches: Batches, state: MSVRState):
         blocks: Any = problem.blocks
-        count, visited = state.count + 1, visited_in(batches)
+        count = state.count + 1
+        visited = visited_in(batches)
         keep = 1 - at(self.gamma, count)
 
         def move(chain: Problem, own: Batches, row: Any, block: Array) -> Any:

@@ -71,8 +71,10 @@ class NASA(AbstractEstimator):
         return Estimate(value[1], grad, {}), state
 
     def update(self, problem: Problem, w: PyTree, batches: Batches, state: NASAState):
-        (g, f), (omega, nu) = problem.levels, (batch["value"] for batch in batches)
-        tau, u = at(self.tau, state.count), state.value[0]
+        g, f = problem.levels
+        omega, nu = (batch["value"] for batch in batches)
+        tau = at(self.tau, state.count)
+        u = state.value[0]
         weight = lambda factor: jnp.minimum(factor * tau, 1)
         sampled, pull_g = g.value_and_pull(w, omega)
         value, pull_f = f.value_and_pull(u, nu)

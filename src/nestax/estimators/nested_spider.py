@@ -41,7 +41,7 @@ class NestedSPIDER(Restarting):
         v_t = Z_t^1ᵀ ⋯ Z_t^Kᵀ
 
     Args:
-        period, restart_batch: see ``nestax.restarting.Restarting``. For finite populations of n rows
+        period, restart_batch: see ``nestax.parts.Restarting``. For finite populations of n rows
             the published choice is restart_batch="population", period = batch_size = √n.
         eps: ε of the step, which is never longer than lr·ε; None means 1/√T over T steps.
         lr: η of the step, of order 1/L_F; 0.5 by default.
@@ -60,7 +60,9 @@ class NestedSPIDER(Restarting):
         return Bounded(0.5 if self.lr is None else self.lr, self.eps)
 
     def restart(self, problem: Problem, w: PyTree, batches: Batches, count: Array):
-        value, jac, x = [], [], w
+        value = []
+        jac = []
+        x = w
         for level, batch in zip(problem.levels, batches, strict=True):
             f, J = level.value_and_jac(x, batch["value"])
             x = level.project(f)
@@ -69,14 +71,18 @@ class NestedSPIDER(Restarting):
         return self._read(problem, w, value, jac, count)
 
     def update(self, problem: Problem, w: PyTree, batches: Batches, state: NestedSPIDERState):
-        value, jac, new, old = [], [], w, state.w
+        value = []
+        jac = []
+        new = w
+        old = state.w
         for i, (level, batch) in enumerate(zip(problem.levels, batches, strict=True)):
             y, Z = level.value_and_jac(new, batch["value"])
             if not level.deterministic:
                 f_old, J_old = level.value_and_jac(old, batch["value"])
                 y = storm(y, 1, state.value[i], f_old)
                 Z = storm(Z, 1, state.jac[i], J_old)
-            new, old = level.project(y), state.value[i]
+            new = level.project(y)
+            old = state.value[i]
             value.append(new)
             jac.append(Z)
         return self._read(problem, w, value, jac, state.count + 1)

@@ -81,7 +81,10 @@ class MLNASA(AbstractEstimator):
 
     def update(self, problem: Problem, w: PyTree, batches: Batches, state: NASAState):
         tau = at(self.tau, state.count)
-        value, pulls, new, old = [], [], w, state.w
+        value = []
+        pulls = []
+        new = w
+        old = state.w
         for level, batch, tracked in zip(problem.levels, batches, state.value, strict=True):
             f, push, pull = level.value_and_maps(old, batch["value"])
             pulls.append(pull)
@@ -91,7 +94,8 @@ class MLNASA(AbstractEstimator):
                 u = average(tracked, tau, f)
                 if self.linearised:
                     u = jax.tree.map(jnp.add, u, push(optax.tree.sub(new, old)))
-            new, old = level.project(u), tracked
+            new = level.project(u)
+            old = tracked
             value.append(new)
         grad = average(state.grad, tau, pull_through(pulls, value[-1]))
         state = NASAState(w, state.w, tuple(value), grad, state.count + 1)

@@ -55,10 +55,15 @@ class PMFS(Snapshots):
 
     beta: Setting = setting(UNIT, default=0.01)
     about: ClassVar = About(
-        "jiang2024pmvr", "√n ε⁻²", "finite populations", "values and one gradient, twice",
-        instead="PMVR", finite=True, sampled="PMVR",
+        "jiang2024pmvr",
+        "√n ε⁻²",
+        "finite populations",
+        "values and one gradient, twice",
+        instead="PMVR",
+        finite=True,
+        sampled="PMVR",
         certainty="the form of the product's snapshot is INFERRED",
-    )  # fmt: skip
+    )
 
     @property
     def passes(self):
@@ -75,7 +80,8 @@ class PMFS(Snapshots):
 
     def _snapshot(self, problem: Problem, w: PyTree, batches: Batches, count: Array):
         value, pulls = plug_in(problem, w, batches)
-        inputs, grad = (w, *value[:-1]), pull_through(pulls, value[-1])
+        inputs = (w, *value[:-1])
+        grad = pull_through(pulls, value[-1])
         state = PMFSState(inputs, value[-1], grad, inputs, (tuple(value), grad), count)
         return Estimate(value[-1], grad, {}), state
 
@@ -89,7 +95,9 @@ class PMFS(Snapshots):
         tracked = (*state.inputs[1:], state.last)
         f_old, pull_old = linearise(problem, state.inputs, batches, "value")
         f_at, pull_at = linearise(problem, state.at, batches, "value")
-        x, value, pull_new = w, [], []
+        x = w
+        value = []
+        pull_new = []
         for i, (level, batch) in enumerate(zip(problem.levels, batches, strict=True)):
             x, pull = level.value_and_pull(x, batch["value"])
             if not level.deterministic:

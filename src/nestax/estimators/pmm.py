@@ -75,7 +75,9 @@ class PMM(AbstractEstimator):
     def _track(self, problem: Problem, w: PyTree, batches: Batches, tracked: Any, beta: Any):
         """New values, and the product of the Jacobians along them."""
         size = draws_in(batches) if self.per_draw else None
-        value, pulls, x = [], [], w
+        value = []
+        pulls = []
+        x = w
         for i, (level, batch) in enumerate(zip(problem.levels, batches, strict=True)):
             x, pull = level.value_and_pulls(x, batch["value"], size)
             if tracked is not None and not (level.deterministic and self.exact_levels):

@@ -48,7 +48,7 @@ class ProductSMVR(AbstractEstimator):
 
     Args:
         beta: forgetting rate in (0, 1], a number or a schedule; None as for ``SMVR``.
-        mode: "lagged" (default), "fresh" or "reuse"; see ``nestax.matrix_free``. "reuse" is biased.
+        mode: "lagged", "fresh" or "reuse", which is biased; see ``nestax.parts.matrix_free``.
         radius: ball that holds v; None for none.
         per_draw: form the product draw by draw and average; needs one batch size for all levels.
     """

@@ -72,15 +72,18 @@ def cite(name: str | type[AbstractEstimator]) -> None:
         reference = name
     else:
         method = name if isinstance(name, type) else find(name)
-        name, reference = method.__name__, method.about.reference
+        name = method.__name__
+        reference = method.about.reference
     if not reference:
         raise SettingError(f"{name} is no published method, so there is nothing to cite.")
     print(BIBTEX[reference].strip())
 
 
 def _row(name: str, cls: type[AbstractEstimator]) -> Row:
-    method, about = cls(), cls.about
-    inner, outer = method.passes, method.outer_passes
+    method = cls()
+    about = cls.about
+    inner = method.passes
+    outer = method.outer_passes
     fields = {field.name for field in dataclasses.fields(method)}
     often = ""
     if method.period == 1:

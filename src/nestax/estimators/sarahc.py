@@ -37,15 +37,19 @@ class SARAHC(Restarting):
                        F_t = F_{t-1} + G_tᵀ∇f(g_t; i) − G_{t-1}ᵀ∇f(g_{t-1}; i)
 
     Args:
-        period, restart_batch: see ``nestax.restarting.Restarting``; for finite populations
+        period, restart_batch: see ``nestax.parts.Restarting``; for finite populations
             restart_batch="population" and a period of the order of √(m + n).
         lr: 0.1 by default.
     """
 
     about: ClassVar = About(
-        "yuan2019sarahc", "ε⁻³", "mean-squared smooth draws, large batches",
-        "value, Jacobian, gradient", 2, "NestedSPIDER",
-    )  # fmt: skip
+        "yuan2019sarahc",
+        "ε⁻³",
+        "mean-squared smooth draws, large batches",
+        "value, Jacobian, gradient",
+        2,
+        "NestedSPIDER",
+    )
 
     @property
     def passes(self):
@@ -59,8 +63,10 @@ class SARAHC(Restarting):
         return self._read(w, value, f.project(outer), G, pull_through([G.pull, pull_f], outer), count)
 
     def update(self, problem: Problem, w: PyTree, batches: Batches, state: SARAHCState):
-        (g, f), (j, i) = problem.levels, (batch["value"] for batch in batches)
-        (g_new, J_new), (g_old, J_old) = g.value_and_jac(w, j), g.value_and_jac(state.w, j)
+        g, f = problem.levels
+        j, i = (batch["value"] for batch in batches)
+        g_new, J_new = g.value_and_jac(w, j)
+        g_old, J_old = g.value_and_jac(state.w, j)
         value = g.project(storm(g_new, 1, state.value[0], g_old))
         G = storm(J_new, 1, state.jac, J_old)
         outer, pull_new = f.value_and_pull(value, i)

@@ -61,7 +61,8 @@ class SCGD(AbstractEstimator):
         return Estimate(value[1], pull_through(pulls, value[1]), {}), state
 
     def update(self, problem: Problem, w: PyTree, batches: Batches, state: SCGDState):
-        (g, f), (omega, nu) = problem.levels, (batch["value"] for batch in batches)
+        g, f = problem.levels
+        omega, nu = (batch["value"] for batch in batches)
         sampled, pull_g = g.value_and_pull(w, omega)
         y = g.project(average(state.value[0], at(self.beta, state.count + 1), sampled))
         value, pull_f = f.value_and_pull(y, nu)

@@ -79,7 +79,10 @@ class SCSC(AbstractEstimator):
 
     def update(self, problem: Problem, w: PyTree, batches: Batches, state: SCSCState):
         keep = 1 - at(self.beta, state.count + 1)
-        value, pulls, new, old = [], [], w, state.w
+        value = []
+        pulls = []
+        new = w
+        old = state.w
         for i, (level, batch) in enumerate(zip(problem.levels, batches, strict=True)):
             y, push, pull = level.value_and_maps(new, batch["value"])
             if not level.deterministic and i < len(problem.levels) - 1:
@@ -88,7 +91,8 @@ class SCSC(AbstractEstimator):
                 else:
                     y_old = optax.tree.sub(y, push(optax.tree.sub(new, old)))
                 y = storm(y, keep, state.value[i], y_old)
-            new, old = level.project(y), state.value[i]
+            new = level.project(y)
+            old = state.value[i]
             value.append(new)
             pulls.append(pull)
         state = SCSCState(w, tuple(value), state.count + 1)

@@ -88,7 +88,11 @@ class SMVR(AbstractEstimator):
 
     def _track(self, problem: Problem, w: PyTree, batches: Batches, state: SMVRState, keep: Any = None):
         """Every level in turn; ``keep`` is None at the start, where there is nothing to keep."""
-        value, jac, held, new, old = [], [], [], w, state.w
+        value = []
+        jac = []
+        held = []
+        new = w
+        old = state.w
         for i, (level, batch) in enumerate(zip(problem.levels, batches, strict=True)):
             ball = self._ball(i, len(problem.levels))
             u, drawn = level.value_and_jac(new, batch["value"])
@@ -104,7 +108,8 @@ class SMVR(AbstractEstimator):
             value.append(level.project(u))
             jac.append(V)
             held.append(remembered)
-            new, old = value[-1], state.value[i]
+            new = value[-1]
+            old = state.value[i]
         grad = pull_through([V.pull for V in jac], value[-1])
         kept = (None if v.deterministic else V for v, V in zip(problem.levels, jac, strict=True))
         state = SMVRState(w, tuple(value), tuple(kept), tuple(held), state.count + 1)

@@ -47,9 +47,13 @@ class SnapshotSMVR(Snapshots):
 
     beta: Setting = setting(UNIT, default=0.01)
     about: ClassVar = About(
-        "jiang2025revisiting", "√n ε⁻²", "finite populations", "values, Jacobians, twice", finite=True,
+        "jiang2025revisiting",
+        "√n ε⁻²",
+        "finite populations",
+        "values, Jacobians, twice",
+        finite=True,
         certainty="by analogy with PMFS; the paper was not read",
-    )  # fmt: skip
+    )
 
     @property
     def passes(self):
@@ -62,7 +66,9 @@ class SnapshotSMVR(Snapshots):
         return self._snapshot(problem, w, batches, state.count + 1)
 
     def _snapshot(self, problem: Problem, w: PyTree, batches: Batches, count: Array):
-        at, full, x = [], [], w
+        at = []
+        full = []
+        x = w
         for level, batch in zip(problem.levels, batches, strict=True):
             at.append(x)
             full.append(level.value_and_jac(x, batch["value"]))
@@ -77,7 +83,10 @@ class SnapshotSMVR(Snapshots):
             h = new - snapshot + full
             return (1 - beta) * (tracked + new - old) + beta * h
 
-        value, jac, new, old = [], [], w, state.w
+        value = []
+        jac = []
+        new = w
+        old = state.w
         for i, (level, batch) in enumerate(zip(problem.levels, batches, strict=True)):
             u, V = level.value_and_jac(new, batch["value"])
             if not level.deterministic:
@@ -88,7 +97,8 @@ class SnapshotSMVR(Snapshots):
             u = level.project(u)
             value.append(u)
             jac.append(V)
-            new, old = u, state.value[i]
+            new = u
+            old = state.value[i]
         return self._read(problem, w, value, jac, state.at, state.full, state.count + 1)
 
     def _read(self, problem, w, value, jac, at, full, count):

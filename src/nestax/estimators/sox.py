@@ -59,9 +59,13 @@ class SOX(AbstractEstimator):
     beta: Setting | None = setting(UNIT, default=None)
     blocks: ClassVar = "table"
     about: ClassVar = About(
-        "wang2022sox", "(M/B) ε⁻⁴", "blocks, bounded derivatives", "a value per block, one gradient", 2,
+        "wang2022sox",
+        "(M/B) ε⁻⁴",
+        "blocks, bounded derivatives",
+        "a value per block, one gradient",
+        2,
         "BlockSMVR",
-    )  # fmt: skip
+    )
 
     @property
     def passes(self):

@@ -41,7 +41,7 @@ class SpiderBoost(Restarting):
     The value is tracked in the same way.
 
     Args:
-        period, restart_batch: see ``nestax.restarting.Restarting``.
+        period, restart_batch: see ``nestax.parts.Restarting``.
         lr: of order 1/(2L); 0.1 by default.
     """
 
@@ -57,12 +57,14 @@ class SpiderBoost(Restarting):
         return self._read(problem, w, value_and_gradient(problem, w, batches), count)
 
     def update(self, problem: Problem, w: PyTree, batches: Batches, state: SpiderState):
-        new, old = value_and_gradient(problem, w, batches), value_and_gradient(problem, state.w, batches)
+        new = value_and_gradient(problem, w, batches)
+        old = value_and_gradient(problem, state.w, batches)
         tracked = storm(new, 1, (state.value, state.grad), old)
         return self._read(problem, w, tracked, state.count + 1)
 
     def _read(self, problem: Problem, w: PyTree, tracked: tuple[Array, PyTree], count: Array):
-        value, grad = problem.levels[0].project(tracked[0]), tracked[1]
+        value = problem.levels[0].project(tracked[0])
+        grad = tracked[1]
         return Estimate(value, grad, {}), SpiderState(w, value, grad, count)
 
     def trackers(self, state: SpiderState):
@@ -73,7 +75,7 @@ class SPIDER(SpiderBoost):
     """SPIDER: the estimator of ``SpiderBoost`` with steps no longer than lr·ε.
 
     Args:
-        period, restart_batch: see ``nestax.restarting.Restarting``.
+        period, restart_batch: see ``nestax.parts.Restarting``.
         eps: ε of the step; None means 1/√T over T steps.
         lr: 1/L of the step; 0.5 by default.
     """
@@ -97,9 +99,14 @@ class SARAH(SpiderBoost):
 
     restart_batch: Any = eqx.field(default="population", static=True)
     about: ClassVar = About(
-        "nguyen2017sarah", "n + √n ε⁻²", "finite populations", "one gradient", 1, "SnapshotSMVR",
+        "nguyen2017sarah",
+        "n + √n ε⁻²",
+        "finite populations",
+        "one gradient",
+        1,
+        "SnapshotSMVR",
         finite=True,
-    )  # fmt: skip
+    )
 
     def published(self, problem: Problem, sizes: tuple[int, ...]):
         return {"period": steps_per_pass(problem, sizes)}

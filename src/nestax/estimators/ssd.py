@@ -56,9 +56,12 @@ class SSD(AbstractEstimator):
     noise: Number = setting(NONNEGATIVE, default=0.1)
     output: ClassVar = "weighted"
     about: ClassVar = About(
-        "zhang2024ssd", "F − F* ≤ ε: ε⁻²", "convex monotone levels", "query points",
+        "zhang2024ssd",
+        "F − F* ≤ ε: ε⁻²",
+        "convex monotone levels",
+        "query points",
         certainty="a reconstruction; the paper was not read",
-    )  # fmt: skip
+    )
 
     @property
     def passes(self):
@@ -84,7 +87,8 @@ class SSD(AbstractEstimator):
 
     def update(self, problem: Problem, w: PyTree, batches: Batches, state: SSDState):
         t = (state.count + 1).astype(problem.dtype)
-        theta, share = (t - 1) / t, 2 / (t + 1)  # share = 1/(1 + τ_t)
+        theta = (t - 1) / t
+        share = 2 / (t + 1)  # share = 1/(1 + τ_t)
         y = jax.tree.map(lambda new, old: new + theta * (new - old), w, state.w)
         query = []
         for i, level in enumerate(problem.levels):

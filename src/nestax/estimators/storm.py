@@ -69,7 +69,8 @@ class STORM(AbstractEstimator):
 
     def update(self, problem: Problem, w: PyTree, batches: Batches, state: STORMState):
         keep = 1 - jnp.minimum(1, self.c * self._rate(state.total, state.count) ** 2)
-        new, old = value_and_gradient(problem, w, batches), value_and_gradient(problem, state.w, batches)
+        new = value_and_gradient(problem, w, batches)
+        old = value_and_gradient(problem, state.w, batches)
         value, grad = storm(new, keep, (state.value, state.grad), old)
         total = state.total + optax.tree.norm(new[1], squared=True)
         return self._read(w, problem.levels[0].project(value), grad, total, state.count + 1)

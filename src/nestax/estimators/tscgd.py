@@ -75,7 +75,8 @@ class TSCGD(AbstractEstimator):
         return Descent(scaled(self.lr, 0.3, lambda count: (count + 1.0) ** exponent))
 
     def init(self, problem: Problem, w: PyTree, batches: Batches):
-        inner, x = [], w
+        inner = []
+        x = w
         for level, batch in zip(problem.levels[:-1], batches, strict=False):
             x = level.project(level.value(x, batch["value"]))
             inner.append(x)
@@ -83,7 +84,10 @@ class TSCGD(AbstractEstimator):
 
     def update(self, problem: Problem, w: PyTree, batches: Batches, state: TSCGDState):
         count = state.count + 1
-        beta, inner, new, old = at(self.beta, count), [], w, state.w
+        beta = at(self.beta, count)
+        inner = []
+        new = w
+        old = state.w
         for i, level in enumerate(problem.levels[:-1]):
             rate = per_level(beta, i, len(problem.levels))
             if level.deterministic and self.exact_levels:
@@ -91,7 +95,8 @@ class TSCGD(AbstractEstimator):
             else:
                 point = self.query_point(problem, i, new, old, rate)
                 y = average(state.value[i], rate, level.value(point, batches[i]["value"]))
-            new, old = level.project(y), state.value[i]
+            new = level.project(y)
+            old = state.value[i]
             inner.append(new)
         return self._read(problem, w, inner, batches, count)
 

@@ -43,9 +43,14 @@ class VRSCPG(Snapshots):
     """
 
     about: ClassVar = About(
-        "huo2018vrscpg", "n + n^⅔ ε⁻²", "finite populations", "value, Jacobian, gradient", 2,
-        "SnapshotSMVR", finite=True,
-    )  # fmt: skip
+        "huo2018vrscpg",
+        "n + n^⅔ ε⁻²",
+        "finite populations",
+        "value, Jacobian, gradient",
+        2,
+        "SnapshotSMVR",
+        finite=True,
+    )
 
     @property
     def passes(self):
@@ -64,8 +69,10 @@ class VRSCPG(Snapshots):
         return self.init(problem, w, batches)
 
     def update(self, problem: Problem, w: PyTree, batches: Batches, state: VRSCPGState):
-        (g, f), (rows, outer_rows) = problem.levels, (batch["value"] for batch in batches)
-        (g_new, J_new), (g_at, J_at) = g.value_and_jac(w, rows), g.value_and_jac(state.at, rows)
+        g, f = problem.levels
+        rows, outer_rows = (batch["value"] for batch in batches)
+        g_new, J_new = g.value_and_jac(w, rows)
+        g_at, J_at = g.value_and_jac(state.at, rows)
         g_full, G_full, grad_full = state.full
         value = g.project(storm(g_new, 1, g_full, g_at))
         G = storm(J_new, 1, G_full, J_at)

@@ -68,7 +68,8 @@ class Compiled:
     def __init__(
         self, lane: Lane, settings: PyTree, key: Array, feed: Feed | None = None, copies: int = 2
     ):
-        self.lane, self.feed = lane, feed
+        self.lane = lane
+        self.feed = feed
         one = jax.tree.map(lambda x: x[0], (settings, key)) if lane.plan.grid else (settings, key)
         pieces, arrays = pieces_of(lane, *one)
         self.all = Lanes(pieces, arrays, settings, key, lane.plan)
@@ -142,7 +143,8 @@ class Compiled:
         The first stride is shorter if the run is ``ahead`` of its last record. Where rows are fed, no
         chunk is longer than what is at hand, and the chunks end where the rows do.
         """
-        end, strides = at.step + steps, 1
+        end = at.step + steps
+        strides = 1
         while at.step < end:
             held = end - at.step
             if self.feed is not None:

@@ -115,12 +115,14 @@ def advance(
     A block of draws may end within a stride and a stride within a block, so that the size of neither
     depends on the other: runs of other lengths are the same program.
     """
-    first, end = step, step + strides * length
+    first = step
+    end = step + strides * length
     shapes = jax.eval_shape(lambda: observe(lanes, packed))
     records = jax.tree.map(lambda s: jnp.zeros((CAPACITY, *s.shape), s.dtype), shapes)
 
     def one_block(state: Any) -> Any:
-        drawn, step = state[1], state[1]
+        drawn = state[1]
+        step = state[1]
         until = jnp.minimum(step + lanes.plan.ahead, end)
         draws = _draw(lanes, step + 1, lanes.plan.ahead)
 
@@ -165,7 +167,8 @@ def _draw(lanes: Lanes, first: Array, many: int) -> PyTree:
 
 def _step(lanes: Lanes, packed: list[Array], draws: Any, step: Array) -> list[Array]:
     """One step of every lane."""
-    pieces, period = lanes.pieces, lanes.plan.period or 1
+    pieces = lanes.pieces
+    period = lanes.plan.period or 1
 
     def every(piece: Any) -> Callable[[list[Array]], list[Array]]:
         def one(setting: PyTree, seed: tuple[Array, Any], packed: list[Array]) -> list[Array]:

@@ -13,7 +13,8 @@ AHEAD_BYTES = {"cpu": 2**20}
 AHEAD_BYTES_ELSEWHERE = 2**26
 #: Draws are made ahead for at most so many steps; for fewer where they are simulated, for that may cost
 #: much, and those beyond the end of a chunk are made in vain.
-AHEAD_STEPS, AHEAD_SIMULATED = 256, 32
+AHEAD_STEPS = 256
+AHEAD_SIMULATED = 32
 #: Steps of a loop whose length the compiler knows, of which eight are unrolled.
 UNROLLED_STEPS = 32
 #: Weights above which a step is long enough for a GPU not to mind waiting for the host, and its program
@@ -160,8 +161,10 @@ class Meter:
         else:
             large = (refresh,) * len(levels) if isinstance(refresh, int) else first_sizes
             table = estimator.blocks == "table"
-            start, many = draws(large, "start_cost" if table else "cost"), draws(large)
-        self.start, self.refresh = cost(start, at_most=1), cost(many, at_most=1)
+            start = draws(large, "start_cost" if table else "cost")
+            many = draws(large)
+        self.start = cost(start, at_most=1)
+        self.refresh = cost(many, at_most=1)
         self.per_step = cost(draws(sizes))
 
     def after(self, cost: Cost, begin: int, end: int) -> Cost:
@@ -176,7 +179,8 @@ class Meter:
         if steps is not None:
             return check_count("steps", steps)
         budget = check_count("samples", samples)
-        low, high = 0, budget
+        low = 0
+        high = budget
         while low < high:
             middle = (low + high + 1) // 2
             fits = self.after(spent, begin, begin + middle).samples <= budget

@@ -43,7 +43,8 @@ class _Lane:
     """A lane without arrays, equal to others of equal code."""
 
     def __init__(self, static: Lane, code: Hashable):
-        self.static, self.code = static, code
+        self.static = static
+        self.code = code
 
     def __hash__(self) -> int:
         return hash(self.code)
@@ -101,8 +102,11 @@ def _trace_pieces(static: Lane, shapes: Shapes) -> Pieces:
             break
     observe = trace(
         lambda a, setting, packed: whole(a).observe(setting, packing.unpack(packed)),
-        arrays, setting, packed, shared=shared,
-    )  # fmt: skip
+        arrays,
+        setting,
+        packed,
+        shared=shared,
+    )
     return Pieces(start, draw, plain, refresh, observe, packing)
 
 

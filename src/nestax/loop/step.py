@@ -224,7 +224,9 @@ def tracker_errors(problem: Problem, w: PyTree, trackers: Any) -> dict[str, Arra
     missing = jnp.full(len(problem.levels), jnp.nan, problem.dtype)
     if trackers.value is None:
         return {"value_error": missing, "jac_error": missing}
-    values, jacs, x = [], [], w
+    values = []
+    jacs = []
+    x = w
     for i, level in enumerate(problem.levels):
         population = None if level.source is None else level.source.population()
         if trackers.jac is None:

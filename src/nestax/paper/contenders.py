@@ -88,11 +88,13 @@ def draw_panels(panels: dict[tuple[int, str], Curves], ylabels: Sequence[str]) -
     for (row, title), curves in panels.items():
         axis = axes[row, titles.index(title)]
         for number, (label, (samples, lanes)) in enumerate(curves.items()):
-            colour, dash = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
+            colour = COLOURS[number % len(COLOURS)]
+            dash = DASHES[number % len(DASHES)]
             lanes = np.maximum(lanes[np.isfinite(lanes).all(axis=1)], FLOOR)
             if not len(lanes):
                 continue
-            mean, spread = lanes.mean(axis=0), lanes.std(axis=0)
+            mean = lanes.mean(axis=0)
+            spread = lanes.std(axis=0)
             axis.plot(samples, mean, color=colour, ls=dash, label=label)
             low = np.maximum(mean - spread, lanes.min(axis=0))
             axis.fill_between(samples, low, mean + spread, color=colour, alpha=0.15, lw=0)

@@ -58,7 +58,9 @@ from nestax.run.sweep import grid, sweep
 from nestax.steps import Averaged, Descent
 from nestax.table import Table
 
-WAYS, INNER_STEPS, QUERY = 5, 5, 10
+WAYS = 5
+INNER_STEPS = 5
+QUERY = 10
 
 
 class SetUp(NamedTuple):
@@ -89,9 +91,12 @@ QUICK = SetUp(14, 8, 30, 60, 4, 60, 1, 10, 20, records=6)
 
 #: How a word is put above the right end of a level line.
 CORNER: dict[str, Any] = {
-    "xycoords": ("axes fraction", "data"), "textcoords": "offset points", "ha": "right",
-    "color": "0.5", "fontsize": "small",
-}  # fmt: skip
+    "xycoords": ("axes fraction", "data"),
+    "textcoords": "offset points",
+    "ha": "right",
+    "color": "0.5",
+    "fontsize": "small",
+}
 
 
 class Restarts(eqx.Module):
@@ -120,7 +125,8 @@ class Rival(NamedTuple):
     episodes: bool = False
 
 
-DESCENT, ADAM = (0.1, 0.3), (0.001, 0.003)
+DESCENT = (0.1, 0.3)
+ADAM = (0.001, 0.003)
 
 
 def _smvr(beta: Any) -> PerBlock:
@@ -134,9 +140,7 @@ def _atscgd(s: Any) -> Any:
 
 RIVALS = {
     "A-TSCGD": Rival(_atscgd, DESCENT, "scale", (0.5, 1.0)),
-    "NLASG": Rival(
-        lambda s: (PerBlock(NLASG(s.tau)), Averaged(s.lr / s.tau, s.tau)), DESCENT, "tau"
-    ),
+    "NLASG": Rival(lambda s: (PerBlock(NLASG(s.tau)), Averaged(s.lr / s.tau, s.tau)), DESCENT, "tau"),
     "SCSC": Rival(lambda s: (PerBlock(SCSC(s.beta)), Descent(s.lr)), DESCENT),
     "Nested-SPIDER": Rival(
         lambda s: (_smvr(Restarts(s.period)), Descent(s.lr)), DESCENT, "period", (2, 4)
@@ -147,7 +151,7 @@ RIVALS = {
     "Adam, episodes": Rival(
         lambda s: (Plain(), optax.adam(s.lr)), ADAM, "none", (0,), repeated=True, episodes=True
     ),
-}  # fmt: skip
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,7 +190,7 @@ class Cell:
 
 
 @dataclasses.dataclass(frozen=True)
-class Trial:
+class CellRun:
     """One run of a cell.
 
     finite: whether it did not diverge.
@@ -205,7 +209,7 @@ class Trial:
         return float(np.mean(self.train[2 * len(self.train) // 3 :])) if self.finite else 0.0
 
 
-Held = TypeVar("Held", Cell, Trial)
+Held = TypeVar("Held", Cell, CellRun)
 
 
 def run_cell(
@@ -222,9 +226,10 @@ def run_cell(
     rival = RIVALS[method]
     settings = grid(lr=rival.lrs, **{rival.knob: rival.values})
     rows = [
-        row for row in range(len(settings["lr"]))
+        row
+        for row in range(len(settings["lr"]))
         if all(name in settings and settings[name][row] == x for name, x in (chosen or {}).items())
-    ]  # fmt: skip
+    ]
     if not rows:
         raise ProblemError(f"{method} has no setting with {_words(chosen or {})}: tune it again.")
     stride = setup.steps // setup.records
@@ -232,15 +237,21 @@ def run_cell(
     problem = task_problem(images, shots, setup, rival.episodes)
     files = []
 
-    def run(row: int, seed: int, steps: int) -> Trial:
+    def run(row: int, seed: int, steps: int) -> CellRun:
         began = time.perf_counter()
         lane = sweep(
-            problem, rival.build, settings={name: column[[row]] for name, column in settings.items()},
-            seeds=[seed], steps=steps, batch_size=sizes, record=["train", "test"], record_every=stride,
+            problem,
+            rival.build,
+            settings={name: column[[row]] for name, column in settings.items()},
+            seeds=[seed],
+            steps=steps,
+            batch_size=sizes,
+            record=["train", "test"],
+            record_every=stride,
             progress=False,
-        ).whole()  # fmt: skip
+        ).whole()
         train, test = (np.nan_to_num(lane.records[name][0, 0]) for name in ("train", "test"))
-        return Trial(
+        return CellRun(
             setup=list(setup),
             images=(WAYS * lane.records["samples"]).tolist(),
             train=train.tolist(),
@@ -249,15 +260,16 @@ def run_cell(
             seconds=time.perf_counter() - began,
         )
 
-    def trial(row: int, seed: int) -> Trial:
+    def trial(row: int, seed: int) -> CellRun:
         files.append(_file(cells, method, shots, f"-setting-{row}-seed-{seed}"))
-        return _kept(files[-1], Trial, setup) or _keep(files[-1], run(row, seed, setup.steps))
+        return _kept(files[-1], CellRun, setup) or _keep(files[-1], run(row, seed, setup.steps))
 
     tried = {row: trial(row, 0) for row in rows}
     best = max(tried, key=lambda row: tried[row].late)
     repeated = [trial(best, seed) for seed in range(1, setup.seeds if rival.repeated else 1)]
     runs = [tried[best], *repeated]
-    short, longer = run(best, 0, stride), run(best, 0, 2 * stride)
+    short = run(best, 0, stride)
+    longer = run(best, 0, 2 * stride)
     cell = Cell(
         method=method,
         shots=shots,
@@ -286,9 +298,14 @@ def task_problem(images: Omniglot, shots: int, setup: SetUp, episodes: bool) -> 
         "test": test.with_shots(shots),
     }
     return maml(
-        network.apply, pool.with_shots(shots) if episodes else pool, network.init, visit=setup.visit,
-        inner_steps=INNER_STEPS, inner_lr=setup.inner_lr, score=scored,
-    )  # fmt: skip
+        network.apply,
+        pool.with_shots(shots) if episodes else pool,
+        network.init,
+        visit=setup.visit,
+        inner_steps=INNER_STEPS,
+        inner_lr=setup.inner_lr,
+        score=scored,
+    )
 
 
 def reproduce_maml(
@@ -366,17 +383,31 @@ class FewShot:
                 thirds = [round(100 * cell.at(budget * k / 3), 1) for k in (1, 2, 3)]
                 last = 100 * np.asarray(cell.test)[:, -1]
                 train = 100 * np.mean(cell.train, axis=0)[-1]
-                rows.append([
-                    number, name, len(last), *thirds, round(float(last.mean()), 1),
-                    round(float(last.std()), 1) if len(last) > 1 else "–", round(float(train), 1),
-                ])  # fmt: skip
+                rows.append(
+                    [
+                        number,
+                        name,
+                        len(last),
+                        *thirds,
+                        round(float(last.mean()), 1),
+                        round(float(last.std()), 1) if len(last) > 1 else "–",
+                        round(float(train), 1),
+                    ]
+                )
         return Table(columns, rows)
 
     def details(self) -> Table:
         """What was chosen, and what it cost."""
         columns = [
-            "shots", "method", "lr", "knob", "images a step", "visits a task", "ms a step", "device",
-        ]  # fmt: skip
+            "shots",
+            "method",
+            "lr",
+            "knob",
+            "images a step",
+            "visits a task",
+            "ms a step",
+            "device",
+        ]
         rows = []
         for (name, number), cell in self.cells.items():
             knob = {k: v for k, v in cell.chosen.items() if k != "lr"}
@@ -384,17 +415,26 @@ class FewShot:
             each = (cell.images[-1] - cell.images[0]) / (self.setup.steps // steps * steps)
             tasks = self.setup.episodes if RIVALS[name].episodes else self.setup.tasks
             visits = self.setup.steps * self.setup.visit / tasks
-            rows.append([
-                number, name, cell.chosen["lr"], _words(knob) or "–", round(each), round(visits, 1),
-                "–" if cell.step_ms is None else round(cell.step_ms, 1), cell.device,
-            ])  # fmt: skip
+            rows.append(
+                [
+                    number,
+                    name,
+                    cell.chosen["lr"],
+                    _words(knob) or "–",
+                    round(each),
+                    round(visits, 1),
+                    "–" if cell.step_ms is None else round(cell.step_ms, 1),
+                    cell.device,
+                ]
+            )
         return Table(columns, rows)
 
     def findings(self) -> list[str]:
         """The methods by their accuracy on test tasks, at every third of the common budget."""
         out = []
         for number in self.shots:
-            cells, budget = self.of(number), self.budget(number)
+            cells = self.of(number)
+            budget = self.budget(number)
             for k in (1, 2, 3):
                 at = {n: cell.at(budget * k / 3) for n, cell in cells.items() if not cell.diverged}
                 ranked = sorted(at.items(), key=lambda pair: -pair[1])

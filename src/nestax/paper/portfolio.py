@@ -38,7 +38,7 @@ from nestax.paper.contenders import (
 from nestax.problems import exact_portfolio, mean_deviation
 from nestax.problems.portfolio.exact import Optimum
 from nestax.run.sweep import Settings, Sweep, grid, sweep
-from nestax.study.compare import FIRST_TUNING_SEED, TAIL
+from nestax.study.compare import TAIL, tuning_seeds
 from nestax.table import Table
 
 #: The sample of the paper: July 1926 to October 2021.
@@ -51,11 +51,14 @@ RATES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 RADII = (5.0, 10.0, 50.0, 100.0, 1e7)
 #: A tracked variance is kept above this; no portfolio of these rows has less than 0.3. Next to zero the
 #: square root has a derivative that throws the weights into a corner.
-LEAST_VARIANCE, DELTA = 0.01, 1e-12
+LEAST_VARIANCE = 0.01
+DELTA = 1e-12
 #: What F* may be off by, proved by convexity.
 OPTIMUM_GAP = 1e-13
 
-SMALL_BETAS, PAPER_BETAS, ACCURACIES = (0.01, 0.03, 0.1), (0.1, 0.5, 0.9), (0.03, 0.1, 0.3)
+SMALL_BETAS = (0.01, 0.03, 0.1)
+PAPER_BETAS = (0.1, 0.5, 0.9)
+ACCURACIES = (0.03, 0.1, 0.3)
 #: For n rows the authors of Nested-SPIDER restart with a full pass every √n steps.
 FULL_PASSES: dict[str, Any] = {"restart_batch": "population", "period": round(ROWS**0.5)}
 #: The methods that the paper compares.
@@ -74,7 +77,7 @@ CONTENDERS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Trial:
+class MarketRuns:
     """One method on one market, at the setting that its tuning seeds chose.
 
     step, samples: the axes of the curves.
@@ -132,7 +135,7 @@ class Portfolios:
 
     problems: dict[str, Problem]
     best: dict[str, np.ndarray]
-    trials: dict[str, dict[str, Trial]]
+    trials: dict[str, dict[str, MarketRuns]]
     balls: dict[str, dict[str, Balls]]
 
     def gaps(self) -> Table:
@@ -148,9 +151,19 @@ class Portfolios:
     def details(self) -> Table:
         """One row per market and method: chosen setting, cost, result, seconds."""
         columns = [
-            "market", "method", "lr", "knob", "its value", "steps", "samples", "gap", "± std",
-            "gradient mapping", "compile s", "run s",
-        ]  # fmt: skip
+            "market",
+            "method",
+            "lr",
+            "knob",
+            "its value",
+            "steps",
+            "samples",
+            "gap",
+            "± std",
+            "gradient mapping",
+            "compile s",
+            "run s",
+        ]
         rows = []
         for market, trials in self.trials.items():
             for name, trial in trials.items():
@@ -173,9 +186,11 @@ class Portfolios:
 
     def epochs(self) -> Table:
         """SnapshotSMVR after each snapshot and the pass that follows it: mean gap, and the worst."""
-        marks, rows = [], []
+        marks = []
+        rows = []
         for market, trials in self.trials.items():
-            once, trial = _pass(self.problems[market]), trials["SnapshotSMVR"]
+            once = _pass(self.problems[market])
+            trial = trials["SnapshotSMVR"]
             marks = range(2, round(trial.samples[-1] / once) + 1, 2)
             gaps = [trial.within(mark * once) for mark in marks]
             rows.append([market, *(f"{gap.mean():.1e} (worst {gap.max():.1e})" for gap in gaps)])
@@ -189,7 +204,8 @@ class Portfolios:
         for market, kinds in self.balls.items():
             for kind, balls in kinds.items():
                 for k, radius in enumerate(balls.radius):
-                    gap, mapping = balls.gap[k, :, -1], balls.grad_norm[k, :, -1]
+                    gap = balls.gap[k, :, -1]
+                    mapping = balls.grad_norm[k, :, -1]
                     numbers = (balls.lr[k], gap.mean(), gap.std(), mapping.mean(), *balls.active[k])
                     rows.append([market, kind, _radius(radius), *map(float, numbers)])
         return Table([*columns, *(f"active at {name}" for name in names)], rows)
@@ -213,7 +229,8 @@ class Portfolios:
             gap = {name: trials[name].result()[0] for name in OF_THE_PAPER}
             first, second, *_ = sorted(gap, key=gap.__getitem__)
             word, other = ("first", second) if first == "SMVR" else ("not first", first)
-            once, snapshots = _pass(self.problems[market]), trials["SnapshotSMVR"]
+            once = _pass(self.problems[market])
+            snapshots = trials["SnapshotSMVR"]
             ends = [snapshots.within(passes * once) for passes in (8, 12)]
             early, late = (f"{end.mean():.1e} (worst run {end.max():.1e})" for end in ends)
             out.append(
@@ -293,9 +310,12 @@ def reproduce_portfolio(
         tell: called with a line of text after every method.
     """
     check_count("passes", passes)
-    tuning = [FIRST_TUNING_SEED + k for k in range(check_count("tune_seeds", tune_seeds))]
+    tuning = tuning_seeds(tune_seeds)
     reported = list(range(check_count("seeds", seeds)))
-    problems, best, trials, balls = {}, {}, {}, {}
+    problems = {}
+    best = {}
+    trials = {}
+    balls = {}
     for market, returns in markets.items():
         problem = problems[market] = portfolio_problem(returns)
         best[market] = best_portfolio(returns).w
@@ -346,11 +366,16 @@ class Runner(NamedTuple):
     def run(self, contender: Contender, settings: Settings, seeds: Any, **length: Any) -> Sweep:
         length = length or {"samples": contender.length * self.budget}
         return sweep(
-            self.problem, contender.build, settings=settings, seeds=seeds,
+            self.problem,
+            contender.build,
+            settings=settings,
+            seeds=seeds,
             batch_size=max(1, self.batch_size // contender.parts),
-            record_every=self.stride * contender.parts, record=["gap", "grad_norm"], progress=False,
+            record_every=self.stride * contender.parts,
+            record=["gap", "grad_norm"],
+            progress=False,
             **length,
-        ).whole()  # fmt: skip
+        ).whole()
 
     def timed(self, contender: Contender, settings: Settings, seeds: Any) -> tuple[Sweep, float, float]:
         """The sweep, the seconds of a first one of one stride, which compiles it, and its own."""
@@ -361,7 +386,9 @@ class Runner(NamedTuple):
         return run, compiled - begin, time.perf_counter() - compiled
 
 
-def _choose(run: Sweep, tuning: int, budget: int, compile_seconds: float, run_seconds: float) -> Trial:
+def _choose(
+    run: Sweep, tuning: int, budget: int, compile_seconds: float, run_seconds: float
+) -> MarketRuns:
     """The best setting on the first ``tuning`` seeds, and its curves on the others.
 
     The mean over the last fifth of the run chooses, because that over the last record is often luck.
@@ -370,7 +397,7 @@ def _choose(run: Sweep, tuning: int, budget: int, compile_seconds: float, run_se
     lanes = lambda name: np.where(run.finite[:, :, None], run.records[name], np.inf)
     late = lanes("gap")[:, :tuning, -round(TAIL * len(run.records["samples"])) :]
     best = int(np.argmin(late.mean(axis=(1, 2))))
-    return Trial(
+    return MarketRuns(
         {name: float(column[best]) for name, column in run.settings.items()},
         run.records["step"],
         run.records["samples"],
@@ -386,7 +413,7 @@ def _with_ball(kind: str) -> Contender:
     return Contender(lambda s: SMVR(s.beta, radius=s.radius, ball=kind, lr=s.lr), "radius", RADII)
 
 
-def _radii(trial: Trial) -> Settings:
+def _radii(trial: MarketRuns) -> Settings:
     """Every radius at the chosen learning rate; then the least and none at twice that."""
     factor = np.asarray([1.0] * len(RADII) + [2.0, 2.0])
     return {
@@ -399,7 +426,8 @@ def _radii(trial: Trial) -> Settings:
 def _balls(run: Sweep) -> Balls:
     records = run.records
     active = records["ball_active"][:, :, -1].mean(axis=1)
-    radius, lr = run.settings["radius"], run.settings["lr"]
+    radius = run.settings["radius"]
+    lr = run.settings["lr"]
     return Balls(radius, lr, records["samples"], records["gap"], records["grad_norm"], active)
 
 
@@ -416,7 +444,7 @@ def _radius(radius: float) -> str:
     return "none" if radius == RADII[-1] else f"{radius:g}"
 
 
-def _line(trial: Trial) -> str:
+def _line(trial: MarketRuns) -> str:
     setting = ", ".join(f"{name} {value:g}" for name, value in trial.setting.items())
     mean, spread, _ = trial.result()
     return (

@@ -62,13 +62,15 @@ from nestax.paper.contenders import (
 )
 from nestax.problems import groups_of, hierarchical_term
 from nestax.run.sweep import Settings, Sweep, grid, sweep
-from nestax.study.compare import FIRST_TUNING_SEED, TAIL
+from nestax.study.compare import TAIL, tuning_seeds
 from nestax.table import Table
 
 RARE = 1
 TEST_SHARE = 0.2
-IMBALANCE, NOISE = 20, 0.3
-INNER_TILT, OUTER_TILT = -2.0, 10.0
+IMBALANCE = 20
+NOISE = 0.3
+INNER_TILT = -2.0
+OUTER_TILT = 10.0
 BATCH_SIZE = 8
 STEPS = 5_000
 FULL_STEP = 1.0
@@ -84,10 +86,13 @@ CONTENDERS = {
     "NLASG": Contender(nlasg, "tau", BETAS),
     "SMVR": Contender(smvr, "beta", BETAS),
 }
-FULL, ONWARDS, ANEW = "full gradient", "L-BFGS from there", "L-BFGS from zero"
+FULL = "full gradient"
+ONWARDS = "L-BFGS from there"
+ANEW = "L-BFGS from zero"
 PLAIN = "logistic regression"
 #: L-BFGS ends where no entry of the gradient is larger than this, or after so many steps.
-SMALL_GRADIENT, MOST_STEPS = 1e-8, 2_000
+SMALL_GRADIENT = 1e-8
+MOST_STEPS = 2_000
 
 #: Table 2 of the paper: accuracy on the rare class and overall, each with its deviation, in percent.
 PAPER = {
@@ -154,7 +159,7 @@ class Fits:
 
 
 @dataclasses.dataclass(frozen=True)
-class Trial:
+class SetRuns:
     """One method on one set, at the setting that its tuning splits chose.
 
     step, samples: the axes of the curves.
@@ -189,7 +194,7 @@ class TiltedRuns:
     sizes: by set, the rows of class 0 and of class 1 in training, and the test rows.
     """
 
-    trials: dict[str, dict[str, Trial]]
+    trials: dict[str, dict[str, SetRuns]]
     references: dict[str, dict[str, Fits]]
     sizes: dict[str, tuple[int, int, int]]
 
@@ -217,7 +222,8 @@ class TiltedRuns:
         for method in [*self._methods(), FULL, ONWARDS, ANEW]:
             cells = []
             for name in self.references:
-                loss, above = self._ends(name)[method].loss, self._above(name, method)
+                loss = self._ends(name)[method].loss
+                above = self._above(name, method)
                 spread = "–" if method == FULL else f"{above.mean():+.4f} ± {_spread(above):.4f}"
                 cells += [f"{loss.mean():.4f}", spread]
             rows.append([method, *cells])
@@ -226,14 +232,31 @@ class TiltedRuns:
     def details(self) -> Table:
         """One row per set and method: chosen setting, cost, result, seconds."""
         columns = [
-            "set", "method", "lr", "knob", "its value", "steps", "samples", "F", "± std", "above full",
-            "gradient norm", "length of w", "rare %", "± rare", "overall %", "± overall",
-            "error / gradient", "first split s", "others s",
-        ]  # fmt: skip
+            "set",
+            "method",
+            "lr",
+            "knob",
+            "its value",
+            "steps",
+            "samples",
+            "F",
+            "± std",
+            "above full",
+            "gradient norm",
+            "length of w",
+            "rare %",
+            "± rare",
+            "overall %",
+            "± overall",
+            "error / gradient",
+            "first split s",
+            "others s",
+        ]
         rows = []
         for name, trials in self.trials.items():
             for method, fits in self._ends(name).items():
-                before, after = ["–"] * 5, ["–"] * 3
+                before = ["–"] * 5
+                after = ["–"] * 3
                 if method in trials:
                     trial = trials[method]
                     (_, lr), (knob, value) = trial.setting.items()
@@ -288,16 +311,19 @@ class TiltedRuns:
 
     def _distance(self, name: str) -> str:
         """How far the accuracy of SMVR on the rare class is from that of every reference."""
-        own, words = self.trials[name]["SMVR"].fits.rare, []
+        own = self.trials[name]["SMVR"].fits.rare
+        words = []
         for reference in (FULL, ONWARDS, ANEW):
             other = self.references[name][reference].rare
-            points, deviation = float((own - other).mean()), float(other.std())
+            points = float((own - other).mean())
+            deviation = float(other.std())
             near = "within" if abs(points) <= deviation else "not within"
             words.append(f"{points:+.1f} from {reference} ({near} its deviation of {deviation:.1f})")
         return f"Its accuracy on the rare class, in points: {', '.join(words)}."
 
     def _beside_the_paper(self, name: str) -> list[tuple[np.ndarray, float]]:
-        own, (rare, _, overall, _) = self.trials[name]["SMVR"].fits, PAPER[name]["SMVR"]
+        own = self.trials[name]["SMVR"].fits
+        rare, _, overall, _ = PAPER[name]["SMVR"]
         return [(own.rare, rare), (own.overall, overall)]
 
     def seconds(self) -> float:
@@ -357,13 +383,16 @@ def reproduce_term(
         tell: called with a line of text after every method.
     """
     budget = 2 * check_count("batch_size", batch_size) * check_count("steps", steps)
-    tuning_seeds = [FIRST_TUNING_SEED + k for k in range(check_count("tune_seeds", tune_seeds))]
+    choosing = tuning_seeds(tune_seeds)
     reported_seeds = list(range(check_count("seeds", seeds)))
-    trials, references, sizes = {}, {}, {}
+    trials = {}
+    references = {}
+    sizes = {}
     for name, (X, y) in sets.items():
         X = features(X)
         lanes = lambda seeds, X=X, y=y: [Lane(seed, split_rows(X, y, seed)) for seed in seeds]
-        tuning, reported = lanes(tuning_seeds), lanes(reported_seeds)
+        tuning = lanes(choosing)
+        reported = lanes(reported_seeds)
         one = reported[0].split
         sizes[name] = (*(len(labels) for _, labels in one.groups), len(one.y_test))
         runner = Runner(budget, batch_size, steps)
@@ -385,7 +414,8 @@ def features(X: Any) -> np.ndarray:
     """Features between −1 and 1, by their ranges unless they are so already, that span a constant."""
     X = np.asarray(X, np.float64)
     if np.abs(X).max() > 1:
-        low, high = X.min(axis=0), X.max(axis=0)
+        low = X.min(axis=0)
+        high = X.max(axis=0)
         if np.any(low == high):
             raise ProblemError(f"feature {np.argmax(low == high)} never changes: leave it out.")
         X = 2 * (X - low) / (high - low) - 1
@@ -400,13 +430,15 @@ def split_rows(X: np.ndarray, y: np.ndarray, seed: int) -> Split:
     if set(np.unique(y)) != {0, 1}:
         raise ProblemError(f"labels must be 0 and 1; got {', '.join(map(str, np.unique(y)[:5]))}.")
     rng = np.random.default_rng(seed)
-    train, test = [], []
+    train = []
+    test = []
     for label in (0, 1):
         members = rng.permutation(np.flatnonzero(y == label))
         kept_back = round(TEST_SHARE * len(members))
         test.append(members[:kept_back])
         train.append(members[kept_back:])
-    rows, held = np.concatenate(train), np.concatenate(test)
+    rows = np.concatenate(train)
+    held = np.concatenate(test)
     X_train, y_train, _ = corrupt(
         X[rows], y[rows], imbalance=IMBALANCE, noise=NOISE, rare=RARE, seed=int(rng.integers(2**31))
     )
@@ -436,7 +468,8 @@ class Runner(NamedTuple):
         """Where descent with all rows leads on every split, by reference."""
         ends = {FULL: [], ONWARDS: [], ANEW: [], PLAIN: []}
         for lane in lanes:
-            problem, mean = lane.problem(), lane.problem(inner_tilt=0, outer_tilt=0)
+            problem = lane.problem()
+            mean = lane.problem(inner_tilt=0, outer_tilt=0)
             ends[FULL].append(full_descent(problem, jnp.asarray(self.steps)))
             ends[ONWARDS].append(lbfgs(problem, ends[FULL][-1]))
             ends[ANEW].append(lbfgs(problem, problem.w0))
@@ -445,7 +478,7 @@ class Runner(NamedTuple):
 
     def try_out(
         self, contender: Contender, settings: Settings, tuning: Sequence[Lane], reported: Sequence[Lane]
-    ) -> Trial:
+    ) -> SetRuns:
         """Every setting on every split: those for tuning choose one, the others report it."""
         begin = time.perf_counter()
         tried = [self.run(contender, settings, tuning[0])]
@@ -457,10 +490,16 @@ class Runner(NamedTuple):
 
     def run(self, contender: Contender, settings: Settings, lane: Lane) -> Sweep:
         return sweep(
-            lane.problem(), contender.build, settings=settings, seeds=[lane.seed], samples=self.budget,
-            batch_size=self.batch_size, record_every=max(1, self.steps // RECORDS),
-            record=["exact_value", "grad_norm", "grad_error"], progress=False,
-        ).whole()  # fmt: skip
+            lane.problem(),
+            contender.build,
+            settings=settings,
+            seeds=[lane.seed],
+            samples=self.budget,
+            batch_size=self.batch_size,
+            record_every=max(1, self.steps // RECORDS),
+            record=["exact_value", "grad_norm", "grad_error"],
+            progress=False,
+        ).whole()
 
 
 @eqx.filter_jit
@@ -512,7 +551,7 @@ def _tail(records: int) -> int:
 
 def _trial(
     best: int, runs: Sequence[Sweep], lanes: Sequence[Lane], seconds: tuple[float, float]
-) -> Trial:
+) -> SetRuns:
     finite = np.asarray([run.finite[best, 0] for run in runs])
     curve = lambda name: np.stack([run.records[name][best, 0] for run in runs])
     loss, norm, error = (
@@ -522,10 +561,13 @@ def _trial(
     ends = measure(lanes, [run.w[best, 0] for run in runs])
     lost = lambda values, instead: np.where(finite, values, instead)
     fits = Fits(
-        lost(ends.loss, np.inf), lost(ends.grad_norm, np.inf), lost(ends.length, np.inf),
-        lost(ends.rare, np.nan), lost(ends.overall, np.nan),
-    )  # fmt: skip
-    return Trial(
+        lost(ends.loss, np.inf),
+        lost(ends.grad_norm, np.inf),
+        lost(ends.length, np.inf),
+        lost(ends.rare, np.nan),
+        lost(ends.overall, np.nan),
+    )
+    return SetRuns(
         {name: float(column[best]) for name, column in runs[0].settings.items()},
         runs[0].records["step"],
         runs[0].records["samples"],
@@ -569,7 +611,7 @@ def _summary(fits: Fits) -> str:
     return f"F {fits.loss.mean():.4f}   rare {rare}, overall {overall}"
 
 
-def _line(trial: Trial) -> str:
+def _line(trial: SetRuns) -> str:
     setting = ", ".join(f"{name} {value:g}" for name, value in trial.setting.items())
     first, others = trial.seconds
     return f"{_summary(trial.fits)}   {setting:<18} {first:.1f} + {others:.1f} s"

@@ -71,7 +71,7 @@ class Calls(NamedTuple):
 class About(NamedTuple):
     """What is known about a published method; every table of methods is made from these.
 
-    reference: key of ``nestax.references``.
+    reference: key of ``nestax.estimators.bibliography``.
     rate: how many samples its authors claim for ‖∇F‖ ≤ ε (or F − F* ≤ ε where it says so).
     assumes: what that needs beyond smooth, Lipschitz levels and bounded variance.
     memory: what is carried besides the weights.
@@ -142,8 +142,11 @@ class AbstractEstimator(Settings):
 
     def check(self, problem: Problem) -> None:
         """Refuses a problem that the method does not apply to, and names one that does."""
-        name, about, levels = type(self).__name__, self.about, len(problem.levels)
-        what, instead = None, about.instead
+        name = type(self).__name__
+        about = self.about
+        levels = len(problem.levels)
+        what = None
+        instead = about.instead
         if problem.blocks is not None and self.blocks is None:
             raise ProblemError(
                 f"{name} knows no blocks: wrap it as nx.PerBlock(nx.{name}(...)), or pass "
@@ -249,12 +252,14 @@ def draw_batches(
         per_level: Any = passes.level_passes(problem)
     else:
         per_level = [tuple(passes)] * len(problem.levels)
-    levels, names = len(problem.levels), list(per_level[0])
+    levels = len(problem.levels)
+    names = list(per_level[0])
     keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jnp.arange(levels * len(names)))
     batches: tuple[dict[str, Any], ...] = tuple({} for _ in problem.levels)
     for i, level in enumerate(problem.levels):
         for number, name in enumerate(per_level[i]):
-            own, source = keys[names.index(name) * levels + i], level.source
+            own = keys[names.index(name) * levels + i]
+            source = level.source
             batches[i][name] = source and draw(source, number, own, sizes[i])
     return batches
 

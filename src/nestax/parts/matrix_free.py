@@ -68,7 +68,8 @@ def first_forward(
     problem: Problem, w: PyTree, batches: Batches, mode: str, size: int | None = None
 ) -> Forward:
     """Plain evaluation at the start."""
-    inputs, heads = [w], []
+    inputs = [w]
+    heads = []
     for level, batch in zip(problem.levels, batches, strict=True):
         if mode == "fresh":
             f = level.value(inputs[-1], batch["value"])
@@ -94,7 +95,8 @@ def track_forward(
     points = {"new": [w], "old": state.inputs, "before": state.before}
     head, tail = ("old", "before") if mode == "lagged" else ("new", "old")
     tracked = (*state.inputs[1:], state.last)
-    heads, tails = [], []
+    heads = []
+    tails = []
     for i, (level, batch) in enumerate(zip(problem.levels, batches, strict=True)):
         draws = batch["grad" if mode == "fresh" else "value"]
         pulls = {p: level.value_and_pulls(points[p][i], draws, size) for p in (head, tail)}

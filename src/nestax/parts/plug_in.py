@@ -14,7 +14,9 @@ def plug_in(
     problem: Problem, w: PyTree, batches: Batches, name: str = "value"
 ) -> tuple[list[PyTree], list[Map]]:
     """Values f_1(w; ξ), f_2(f_1; ξ), …, each moved into its range, and the pullback of every level."""
-    values, pulls, x = [], [], w
+    values = []
+    pulls = []
+    x = w
     for level, batch in zip(problem.levels, batches, strict=True):
         x, pull = level.value_and_pull(x, batch[name])
         x = level.project(x)

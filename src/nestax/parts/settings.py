@@ -55,7 +55,8 @@ class Settings(eqx.Module):
 
     def __check_init__(self):
         for field in dataclasses.fields(self):
-            check, value = field.metadata.get("check"), getattr(self, field.name)
+            check = field.metadata.get("check")
+            value = getattr(self, field.name)
             if check is not None and value is not None and not isinstance(value, eqx.Module):
                 check(field.name, value)
 

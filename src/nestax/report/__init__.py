@@ -20,7 +20,8 @@ from nestax.run.result import flat_columns
 from nestax.table import Table
 from nestax.version import __version__
 
-PAGE, ENVIRONMENT = "report.html", "environment.json"
+PAGE = "report.html"
+ENVIRONMENT = "environment.json"
 
 
 def write_run(
@@ -66,10 +67,15 @@ def write_run(
     if not plain or len(set(files)) < len(files):
         raise SettingError(f"figures and records need plain names that differ; got {', '.join(files)}.")
     about = {
-        "nestax": __version__, "title": title, "summary": summary, "command": command,
-        "status": status.name, "message": message or status.value, "settings": dict(settings or {}),
+        "nestax": __version__,
+        "title": title,
+        "summary": summary,
+        "command": command,
+        "status": status.name,
+        "message": message or status.value,
+        "settings": dict(settings or {}),
         "files": files,
-    }  # fmt: skip
+    }
     with whole_folder(folder, overwrite) as working:
         drawn = []
         for name, caption, figure in figures:

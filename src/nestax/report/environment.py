@@ -1,24 +1,20 @@
 """What a run was made with: versions, device, precision."""
 
 import datetime
-import importlib.metadata
 import os
 import platform
 from typing import Any
 
 import jax
 
-from nestax.version import __version__
-
-PACKAGES = ("jax", "jaxlib", "numpy", "optax", "equinox")
+from nestax.version import versions
 
 
 def environment() -> dict[str, Any]:
     """Versions of what computes, the device and the precision, and the time of the call (UTC)."""
     devices = jax.devices()
     return {
-        "nestax": __version__,  # not installed where it runs from its sources
-        **{name: importlib.metadata.version(name) for name in PACKAGES},
+        **versions(),
         "python": platform.python_version(),
         "system": platform.platform(aliased=True, terse=True),
         "device": " ".join(dict.fromkeys((devices[0].platform, devices[0].device_kind))),

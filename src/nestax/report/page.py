@@ -8,7 +8,8 @@ from typing import Any
 from nestax.table import Table, cell_text
 
 #: What is black or white in a figure takes the colours of the page, light or dark.
-INK, PAPER = "#000000", "#ffffff"
+INK = "#000000"
+PAPER = "#ffffff"
 
 
 def require() -> Any:

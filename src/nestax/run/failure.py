@@ -11,7 +11,8 @@ def last_finite(compiled: Compiled, chunk: Chunk, bad: int) -> tuple[At, int, in
     Also the steps of the records before and after it.
     """
     good = compiled.advance(chunk.before, bad, chunk.length).after if bad else chunk.before
-    low, high = 0, chunk.length  # after `low` steps all is finite, after `high` it is not
+    low = 0
+    high = chunk.length  # after `low` steps all is finite, after `high` it is not
     while high - low > 1:
         middle = (low + high) // 2
         finite = bool(compiled.advance(good, 1, middle).records["finite"][0])

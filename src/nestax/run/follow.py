@@ -82,7 +82,8 @@ class Book:
 
     def add(self, chunk: Chunk, k: int) -> None:
         """Record ``k`` of a chunk."""
-        before, step = self.rows[-1], chunk.before.step + (k + 1) * chunk.length
+        before = self.rows[-1]
+        step = chunk.before.step + (k + 1) * chunk.length
         cost = Cost(*(int(before[name]) for name in Cost._fields))
         cost = self.meter.after(cost, self.step, step)
         row = {name: column[k] for name, column in chunk.records.items()}
@@ -128,7 +129,8 @@ def follow(
         keeper: keeps it in a folder; ``facts`` are parts of its fingerprint that only the caller knows.
         progress: whether to show a progress line; None means on a terminal.
     """
-    rules, end = rules or Rules(), run.total if until is None else until
+    rules = rules or Rules()
+    end = run.total if until is None else until
     with contextlib.ExitStack() as stack:
         show = None
         if sys.stderr.isatty() if progress is None else progress:
@@ -138,7 +140,8 @@ def follow(
             stack.enter_context(keeper.at_work())
         found = keeper and keeper.find(run.compiled, run.begin, run.stride, end, facts or {})
         if found:
-            at, book = found.at, Book(run.meter, found.rows, found.finite)
+            at = found.at
+            book = Book(run.meter, found.rows, found.finite)
         else:
             at, first = run.compiled.observe(start or run.compiled.start())
             book = Book.begun(run.meter, at.step, run.spent, first)
@@ -163,7 +166,8 @@ def _go_on(
     show: Callable[..., None] | None,
 ) -> Ended:
     """Chunk after chunk."""
-    compiled, single = run.compiled, not run.compiled.lanes
+    compiled = run.compiled
+    single = not run.compiled.lanes
     if single and not book.finite:
         return Ended(at, book, Status.NONFINITE, name_failure(compiled, at, at.step, at.step))
     why = rules.met(book.rows)
@@ -180,7 +184,8 @@ def _go_on(
                 if why is not None:  # go back to the record that fulfilled the rule
                     chunk = compiled.advance(chunk.before, k + 1, chunk.length)
                     break
-            at, weights = chunk.after, _weights_of(compiled, chunk.after)
+            at = chunk.after
+            weights = _weights_of(compiled, chunk.after)
             if show:
                 show(at.step, **({rules.monitor: book.rows[-1][rules.monitor]} if rules.monitor else {}))
             stopped = rules.between(book.rows[-1]) if chunk.strides else None

@@ -131,7 +131,8 @@ def minimize(
         spent=None if start is None else start.cost,
         search=search,
     )
-    compiled, feed = run.compiled, run.compiled.feed
+    compiled = run.compiled
+    feed = run.compiled.feed
     if compiled.donates and (start is not None or target_gap is not None or patience is not None):
         raise SettingError(
             "there is memory for one copy of the trackers only, so that nothing can be repeated: leave "
@@ -158,7 +159,8 @@ def minimize(
         facts=facts,
         progress=progress,
     )
-    step, carry = ended.at.step, ended.at.carry
+    step = ended.at.step
+    carry = ended.at.carry
     rows = () if feed is None else feed.rows_after(step)
     return Result(
         carry.average if output in AVERAGES else carry.w,

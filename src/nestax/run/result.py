@@ -84,10 +84,13 @@ class Result:
         tensors["key"] = np.asarray(jax.random.key_data(self.carry.key))
         about = {
             "kinds": {name: kind for name, (_, kind) in host.items() if kind},
-            "status": self.status.name, "message": self.message, "step": self.carry.step,
-            "cost": self.carry.cost, "rows": self.carry.rows,
+            "status": self.status.name,
+            "message": self.message,
+            "step": self.carry.step,
+            "cost": self.carry.cost,
+            "rows": self.carry.rows,
             "tree": _tree_as_json(jax.tree.map(lambda _: "leaf", self.w)),
-        }  # fmt: skip
+        }
         contiguous = {k: np.array(v, order="C") for k, v in tensors.items()}
         save_file(contiguous, str(path), metadata={"nestax": json.dumps(about)})
 
@@ -131,7 +134,10 @@ def _result(tensors: dict[str, Any], about: dict[str, Any], like: PyTree) -> Res
     template = _tree_from_json(about["tree"]) if like is None else like
     records = {k.removeprefix("records/"): v for k, v in tensors.items() if k.startswith("records/")}
     key = jax.random.wrap_key_data(jnp.asarray(tensors["key"]))
-    cost, rows, step, message = about["cost"], about.get("rows", []), about["step"], about["message"]
+    cost = about["cost"]
+    rows = about.get("rows", [])
+    step = about["step"]
+    message = about["message"]
     whole = all(type(number) is int and number >= 0 for number in (step, *cost, *rows))
     if not whole or not isinstance(message, str) or not all(len(c) for c in records.values()):
         raise ValueError

@@ -194,7 +194,8 @@ def sweep(
     )
     facts = {"run": "sweep", "seeds": [int(s) for s in seeds], "record_every": run.stride}
     ended = follow(run, keeper=keeper, facts=facts, progress=progress)
-    carry, finite = ended.at.carry, ended.book.finite
+    carry = ended.at.carry
+    finite = ended.book.finite
     whole = Status.SUCCESS if ended.at.step == run.total else Status.INTERRUPTED
     records = {
         name: np.moveaxis(column, 0, 2) if column.ndim > 1 else column

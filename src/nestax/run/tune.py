@@ -48,7 +48,8 @@ class Tuned(NamedTuple):
 
     def __repr__(self) -> str:
         method: Any = self.method
-        lr, beta = float(method.step.lr.scale), float(method.estimator.beta.scale)
+        lr = float(method.step.lr.scale)
+        beta = float(method.estimator.beta.scale)
         name = type(method.estimator).__name__
         return f"{name} with lr {lr:.3g} and beta {beta:.3g}, found with {self.cost.samples:,} samples"
 
@@ -136,8 +137,11 @@ def autotune(
         record=(),
         grid=(candidate, {"lr": jnp.asarray(grid[:, 0]), "beta": jnp.asarray(grid[:, 1])}),
     )
-    at, alive = run.compiled.start(), np.arange(lanes)
-    spent, values, order = meter.start, np.full((lanes, RUNGS), np.nan), alive
+    at = run.compiled.start()
+    alive = np.arange(lanes)
+    spent = meter.start
+    values = np.full((lanes, RUNGS), np.nan)
+    order = alive
     for k in range(RUNGS):
         until = rung * 3**k
         spent = spent.plus(len(alive) * (until - at.step), meter.per_step)

@@ -50,7 +50,8 @@ class Objective(ExactPortfolio):
         each = lambda bound: np.broadcast_to(np.asarray(bound, float), rows.shape[1])
         try:
             low, high = (0, 1) if bounds is None else bounds
-            low, high = each(low), each(high)
+            low = each(low)
+            high = each(high)
         except (TypeError, ValueError):
             raise SettingError(
                 "bounds must be (low, high), each a number or one number for each of the "
@@ -203,7 +204,8 @@ class MeanDeviationPortfolio(BaseEstimator):
         """Everything that does not depend on what was fitted before."""
         self._check_settings()
         X = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
-        self._centre, self.scale_ = float(X.mean()), _scale(X)
+        self._centre = float(X.mean())
+        self.scale_ = _scale(X)
         self.n_iter_ = self.samples_ = 0
         self._seed = check_random_state(self.random_state).randint(2**31 - 1)
         self._carry = None
@@ -212,11 +214,15 @@ class MeanDeviationPortfolio(BaseEstimator):
     def _build(self, X: np.ndarray, w: np.ndarray | None = None) -> tuple[Objective, Problem]:
         """F for returns with c = 0 and s = 1, in closed form and as a problem that starts at w."""
         rows = (X - self._centre) / self.scale_
-        objective, window = Objective(rows, self.risk, self.delta, self.bounds), Window(rows)
+        objective = Objective(rows, self.risk, self.delta, self.bounds)
+        window = Window(rows)
         base = mean_deviation(
-            window.data, risk=self.risk, delta=self.delta, bounds=self.bounds,
+            window.data,
+            risk=self.risk,
+            delta=self.delta,
+            bounds=self.bounds,
             constraint="simplex" if self.bounds is None else "box",
-        )  # fmt: skip
+        )
         problem = base.with_data(mean=window, variance=window)
         if w is not None:
             problem = eqx.tree_at(lambda p: p.w0, problem, jnp.asarray(w, problem.dtype))
@@ -232,7 +238,8 @@ class MeanDeviationPortfolio(BaseEstimator):
 
     def _with_rate(self, problem: Problem) -> AbstractEstimator:
         """The method, with the automatic learning rate if it has none and takes plain gradient steps."""
-        method, rate = self._named_method(), self.learning_rate
+        method = self._named_method()
+        rate = self.learning_rate
         if rate is None and method.lr is None and isinstance(step_of(method, problem), Descent):
             rate = self._rate
         return method if rate is None else dataclasses.replace(method, lr=rate)
@@ -244,7 +251,8 @@ class MeanDeviationPortfolio(BaseEstimator):
         period = min(ROUND, math.ceil(rows.size / self.batch_size))
         usual = min(ROUND // period * period, self.max_iter)
         enough = self.tol * (1 + self.risk)
-        carry, caution = None, 1.0
+        carry = None
+        caution = 1.0
         while self.n_iter_ < self.max_iter and objective.gap(w) > enough:
             left = self.max_iter - self.n_iter_
             rate = self.learning_rate or objective.learning_rate(w, self.batch_size)
@@ -254,7 +262,8 @@ class MeanDeviationPortfolio(BaseEstimator):
             result = self._run(problem, method, steps, usual, carry)
             new = objective.settle(result.w)
             if objective.value(new) < objective.value(w):
-                w, carry = new, result.carry
+                w = new
+                carry = result.carry
             else:
                 caution /= 2
         if objective.gap(w) > enough:
@@ -272,9 +281,16 @@ class MeanDeviationPortfolio(BaseEstimator):
     ) -> Result:
         spent = 0 if carry is None else carry.cost.samples
         result = minimize(
-            problem, method, steps=steps, batch_size=self.batch_size, seed=self._seed, record=[],
-            record_every=stride, start=carry, progress=False,
-        )  # fmt: skip
+            problem,
+            method,
+            steps=steps,
+            batch_size=self.batch_size,
+            seed=self._seed,
+            record=[],
+            record_every=stride,
+            start=carry,
+            progress=False,
+        )
         if result.status is Status.INTERRUPTED:
             raise KeyboardInterrupt
         self.n_iter_ += steps

@@ -153,9 +153,14 @@ class TiltedModel(BaseEstimator, abc.ABC):
         """Settings, features and targets, checked; the first rows also say what features there are."""
         self._check_settings()
         return validate_data(
-            self, X, y, dtype=np.float64, y_numeric=is_regressor(self), reset=first,
+            self,
+            X,
+            y,
+            dtype=np.float64,
+            y_numeric=is_regressor(self),
+            reset=first,
             ensure_min_samples=2 if first else 1,
-        )  # fmt: skip
+        )
 
     def _begin(self, X: np.ndarray, y: np.ndarray) -> None:
         """Everything that does not depend on what was fitted before."""
@@ -165,7 +170,10 @@ class TiltedModel(BaseEstimator, abc.ABC):
         self._w = {"slope": np.zeros((width, *scores)), "intercept": np.zeros(scores)}
         self._seed = check_random_state(self.random_state).randint(2**31 - 1)
         self.n_iter_ = self.samples_ = 0
-        self._kept, self._counts, self._references, self._carry = {}, {}, {}, None
+        self._kept = {}
+        self._counts = {}
+        self._references = {}
+        self._carry = None
 
     def _split(self, X: np.ndarray, y: np.ndarray, groups: Any) -> dict[Any, Part]:
         """The rows of every group by its label; they are counted, and the group has its reference."""
@@ -181,7 +189,8 @@ class TiltedModel(BaseEstimator, abc.ABC):
                 raise TypeError
         except TypeError:  # they cannot be compared
             raise ProblemError("groups must hold labels of one type, and none may be missing.") from None
-        rows, targets = self._scaler.transform(X), self._targets(y)
+        rows = self._scaler.transform(X)
+        targets = self._targets(y)
         rows = np.pad(rows, [(0, 0), (0, len(self._w["slope"]) - X.shape[1])])
         parts = {name: (rows[member == g], targets[member == g]) for g, name in enumerate(names)}
         scores = np.zeros(self._w["intercept"].shape)
@@ -217,10 +226,14 @@ class TiltedModel(BaseEstimator, abc.ABC):
         """
         features = np.zeros((2, len(self._w["slope"])))
         base = hierarchical_term(
-            [(features, self._targets_of_risk(self._references[name])) for name in parts], self._loss,
-            inner_tilt=self.inner_tilt, outer_tilt=self.outer_tilt, l2=self.l2, intercept=True,
+            [(features, self._targets_of_risk(self._references[name])) for name in parts],
+            self._loss,
+            inner_tilt=self.inner_tilt,
+            outer_tilt=self.outer_tilt,
+            l2=self.l2,
+            intercept=True,
             w0=jax.tree.map(lambda x: jnp.zeros(x.shape), self._w),
-        )  # fmt: skip
+        )
         whole = as_estimator(self.method).refresh_batch == "population"
         source = (Groups if whole else GroupsWindow)(list(parts.values()))
         numbers = jax.tree.map(lambda x: jnp.asarray(x, base.dtype), (self._shares(parts), self._w))
@@ -237,10 +250,17 @@ class TiltedModel(BaseEstimator, abc.ABC):
     ) -> Continuation:
         step = Adam(Schedule(fall, scale=self.learning_rate), jnp.asarray(float(self.n_features_in_)))
         result = minimize(
-            self._chain(parts), as_estimator(self.method), step, steps=steps, seed=self._seed,
-            batch_size=self.batch_size, record=[], record_every=stride, progress=False,
+            self._chain(parts),
+            as_estimator(self.method),
+            step,
+            steps=steps,
+            seed=self._seed,
+            batch_size=self.batch_size,
+            record=[],
+            record_every=stride,
+            progress=False,
             start=None if carry is None else with_jax(carry),
-        )  # fmt: skip
+        )
         if result.status is Status.INTERRUPTED:
             raise KeyboardInterrupt
         if result.status is Status.NONFINITE:
@@ -256,7 +276,8 @@ class TiltedModel(BaseEstimator, abc.ABC):
 
     def _objective(self, parts: dict[Any, Part]) -> float:
         """F of the weights so far, over all rows; in float64 whatever JAX computes in."""
-        slope, intercept = self._w["slope"], self._w["intercept"]
+        slope = self._w["slope"]
+        intercept = self._w["intercept"]
         losses = [self._losses(X @ slope + intercept, y) for X, y in parts.values()]
         risks = np.asarray([tilted_mean(each, self.inner_tilt) for each in losses])
         penalty = self.l2 / 2 * (slope**2).sum()
@@ -269,7 +290,7 @@ class TiltedModel(BaseEstimator, abc.ABC):
     @property
     @abc.abstractmethod
     def _loss(self) -> str:
-        """A name in ``nestax.losses``."""
+        """A name in ``nestax.problems.losses``."""
 
     @abc.abstractmethod
     def _begin_targets(self, y: np.ndarray) -> tuple[int, ...]:
@@ -440,7 +461,8 @@ class TiltedClassifier(ClassifierMixin, TiltedModel):
         return np.arange(2)  # all labels have the same loss there
 
     def _keep(self, coef: np.ndarray, intercept: np.ndarray) -> None:
-        self.coef_, self.intercept_ = np.atleast_2d(coef), np.atleast_1d(intercept)
+        self.coef_ = np.atleast_2d(coef)
+        self.intercept_ = np.atleast_1d(intercept)
 
 
 class TiltedRegressor(RegressorMixin, TiltedModel):
@@ -530,7 +552,8 @@ class TiltedRegressor(RegressorMixin, TiltedModel):
         return np.full(2, np.sqrt(risk))
 
     def _keep(self, coef: np.ndarray, intercept: np.ndarray) -> None:
-        self.coef_, self.intercept_ = self._spread * coef, float(self._spread * intercept + self._middle)
+        self.coef_ = self._spread * coef
+        self.intercept_ = float(self._spread * intercept + self._middle)
 
 
 def _log_shares(scores: np.ndarray) -> np.ndarray:

@@ -117,12 +117,14 @@ def _rule(
 
     def init(params: PyTree) -> Any:
         zeros = jax.tree.map(jnp.zeros_like, params)
-        count, weight = jnp.zeros((), jnp.int32), jnp.zeros(())
+        count = jnp.zeros((), jnp.int32)
+        weight = jnp.zeros(())
         return AdaptiveState(count, weight, zeros, zeros if keep_largest else None)
 
     def update(updates: PyTree, state: Any, params: PyTree = None) -> Any:
         del params
-        rate, share = at(lr, state.count), at(beta, state.count)
+        rate = at(lr, state.count)
+        share = at(beta, state.count)
         toward = lambda old, new: old + _like(share, old) * (new - old)
         mean = jax.tree.map(lambda h, v: toward(h, v * v), state.mean, updates)
         # The same average of ones: what it lacks to one is the weight still on h_0 = 0.

@@ -36,7 +36,8 @@ class Bounded(AbstractStep):
     eps: Setting | None = setting(POSITIVE, default=None, missing=over_root)
 
     def update(self, problem: Problem, w: PyTree, grad: PyTree, aux: dict[str, Array], state: Any):
-        lr, eps = at(self.lr, state), at(self.eps, state)
+        lr = at(self.lr, state)
+        eps = at(self.eps, state)
         target = problem.proximal(jax.tree.map(lambda x, v: x - lr * v, w, grad), lr)
         length = optax.tree.norm(optax.tree.sub(target, w))
         share = jnp.where(length > 2 * lr * eps, lr * eps / jnp.maximum(length, lr * eps), 0.5)

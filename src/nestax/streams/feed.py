@@ -24,7 +24,9 @@ from nestax.streams.stream import Stream
 
 #: Bytes of rows in one portion, of which there are two; the most steps that it serves; and the seconds
 #: that reading it should take, so that a slow source does not keep the run waiting.
-PORTION_BYTES, PORTION_STEPS, PORTION_SECONDS = 2**26, 2**16, 0.5
+PORTION_BYTES = 2**26
+PORTION_STEPS = 2**16
+PORTION_SECONDS = 0.5
 
 #: Bytes at whose multiples arrays of a CPU begin.
 ALIGNED = 64
@@ -46,8 +48,12 @@ class Course:
     """
 
     def __init__(self, reader: Reader, levels: list[int], counts: Counts, period: int | None):
-        self.reader, self.levels, self.counts, self.period = reader, levels, counts, period
-        self.begin, self.base = -1, 0
+        self.reader = reader
+        self.levels = levels
+        self.counts = counts
+        self.period = period
+        self.begin = -1
+        self.base = 0
 
     def total(self, first: int, last: int) -> int:
         """How many rows the steps ``first`` to ``last`` take; step 0 is the start."""
@@ -66,7 +72,8 @@ class Course:
     def most(self, steps: int) -> int:
         """The most rows that so many steps in a row take, and at least those of the start."""
         refreshes = 0 if self.period is None else -(-steps // self.period)
-        step, refresh = sum(self.counts.step), sum(self.counts.refresh)
+        step = sum(self.counts.step)
+        refresh = sum(self.counts.refresh)
         rows = steps * step + refreshes * max(0, refresh - step)
         return max(rows, step, refresh if self.period else 0, sum(self.counts.start))
 
@@ -82,7 +89,8 @@ class Course:
 
     def fitting(self, first: int, steps: int, rows: int) -> int:
         """How many of the steps have all their rows among so many."""
-        low, high = 0, steps
+        low = 0
+        high = steps
         while low < high:
             middle = (low + high + 1) // 2
             fits = self.total(first, first + middle - 1) <= rows
@@ -103,7 +111,9 @@ class Ahead:
     """A portion that is being read in a thread of its own, which no end of the process waits for."""
 
     def __init__(self, read: Callable[[int, int], Any], first: int, steps: int):
-        self.read, self.first, self.steps = read, first, steps
+        self.read = read
+        self.first = first
+        self.steps = steps
         self.out: Any = None
         self.error: BaseException | None = None
         self.thread = threading.Thread(target=self._work, name="nestax-stream", daemon=True)
@@ -167,7 +177,8 @@ class Feed:
         if len(rows) != len(self.courses):
             raise SettingError("start= belongs to a run with other streams.")
         for course, row in zip(self.courses, rows, strict=True):
-            course.begin, course.base = step, row
+            course.begin = step
+            course.base = row
 
     def rows_after(self, step: int) -> tuple[int, ...]:
         """The next row of every stream after so many steps."""
@@ -194,7 +205,8 @@ class Feed:
         if now is not None and now.why is not None and step == now.first + now.steps:
             return now
         # Reading goes on where the last portion ended, unless a run begins anew or goes back.
-        ahead, self.ahead = self.ahead, None
+        ahead = self.ahead
+        self.ahead = None
         if ahead is None or ahead.first != step:
             if ahead is not None:
                 ahead.thread.join()
@@ -207,7 +219,8 @@ class Feed:
 
     def _read(self, first: int, steps: int) -> list[tuple[PyTree, int, str | None]]:
         """The rows of a portion, in buffers of one shape. Runs in a thread: nothing of JAX in here."""
-        out, begin = [], time.perf_counter()
+        out = []
+        begin = time.perf_counter()
         self.spaces.reverse()
         for course, into in zip(self.courses, self.spaces[0], strict=True):
             count = course.total(first, first + steps - 1)
@@ -223,11 +236,13 @@ class Feed:
         return 1 if first == 0 else max(1, min(self.next, self.last - first + 1))
 
     def _handed(self, first: int, steps: int, read: list[Any]) -> Portion:
-        why, sources = None, {}
+        why = None
+        sources = {}
         for course, (_, many, reason) in zip(self.courses, read, strict=True):
             fits = course.fitting(first, steps, many)
             if fits < steps:
-                steps, why = fits, f"{self._named(course)}: {reason}"
+                steps = fits
+                why = f"{self._named(course)}: {reason}"
         if first == 0 and steps == 0:
             raise ProblemError(f"{why} That is not enough to begin with: use smaller batches.")
         for course, (rows, _, _) in zip(self.courses, read, strict=True):
@@ -282,7 +297,8 @@ def with_first_rows(problem: Problem, size: int) -> Problem:
 
 def with_room(problem: Problem, courses: "list[Course]", steps: int = 1) -> Problem:
     """The problem with room for the rows of the start or of so many steps, and nothing in it."""
-    streams, new = streams_of(problem), {}
+    streams = streams_of(problem)
+    new = {}
     for course in courses:
         for k in course.levels:
             room = _space(streams[k], course.most(steps))
@@ -299,7 +315,8 @@ def courses_of(
     period = refresh = None
     if estimator is not None:
         passes = [len(names) for names in estimator.level_passes(problem)]
-        period, refresh = estimator.period, estimator.refresh_batch
+        period = estimator.period
+        refresh = estimator.refresh_batch
     if refresh == "population":
         for stream in streams.values():
             stream.population()  # refuses
@@ -319,7 +336,8 @@ def courses_of(
 
 
 def _refuse_few(problem: Problem, course: Course) -> None:
-    size, step = course.reader.size, sum(course.counts.step)
+    size = course.reader.size
+    step = sum(course.counts.step)
     if size is not None and size < step:
         raise ProblemError(
             f"level {problem.levels[course.levels[0]].name!r}: its stream has {size:,} rows and one "
@@ -348,7 +366,8 @@ def _space(stream: Stream, count: int) -> PyTree:
     """Room for rows that begins where a CPU can compute with it as it is."""
 
     def one(x: Any) -> np.ndarray:
-        shape, dtype = (count, *x.shape[1:]), np.dtype(x.dtype)
+        shape = (count, *x.shape[1:])
+        dtype = np.dtype(x.dtype)
         size = math.prod(shape) * dtype.itemsize
         raw = np.zeros(size + ALIGNED, np.uint8)
         first = -raw.ctypes.data % ALIGNED

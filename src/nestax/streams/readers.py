@@ -87,12 +87,15 @@ class FromParts(Reader):
 
     def _read(self, start: int, count: int) -> tuple[list[PyTree], str | None]:
         assert self.size is not None
-        parts, left, why = [], count, None
+        parts = []
+        left = count
+        why = None
         while left > 0:
             row = (start + count - left) % self.size
             number = int(np.searchsorted(self.ends, row, side="right"))
             begin = int(self.ends[number - 1]) if number else 0
-            first, last = row - begin, min(int(self.ends[number]) - begin, row - begin + left)
+            first = row - begin
+            last = min(int(self.ends[number]) - begin, row - begin + left)
             try:
                 parts.append(self._part(number, first, last))
             except ProblemError as error:
@@ -148,11 +151,17 @@ class Parquet(FromParts):
             import pyarrow.parquet
         except ImportError:
             raise ImportError("Parquet files need pyarrow: pip install 'nestax[data]'.") from None
-        self.path, self.lock = Path(path), threading.Lock()
+        self.path = Path(path)
+        self.lock = threading.Lock()
         self.errors = (
-            OSError, ValueError, LookupError, TypeError, MemoryError, OverflowError,
+            OSError,
+            ValueError,
+            LookupError,
+            TypeError,
+            MemoryError,
+            OverflowError,
             pyarrow.ArrowException,
-        )  # fmt: skip
+        )
         if not self.path.is_file():
             raise ProblemError(f"there is no file {path}.")
         if self.path.suffix == ".npy":
@@ -251,7 +260,8 @@ class Items(Reader):
 
     def __init__(self, items: Any, batches: bool):
         self.items: Iterator[Any] = iter(items)
-        self.batches, self.lock = batches, threading.Lock()
+        self.batches = batches
+        self.lock = threading.Lock()
         self.has_state = hasattr(self.items, "get_state") and hasattr(self.items, "set_state")
         self.kept: deque[Item] = deque()
         self.first = self.end = self.asked = 0
@@ -272,7 +282,8 @@ class Items(Reader):
                     f"an iterator was read up to row {self.end:,} and cannot go back to row {start:,}: "
                     "make a new nx.Stream of a new iterator for a new run."
                 )
-            before, self.asked = self.asked, start
+            before = self.asked
+            self.asked = start
             self._forget(start if start >= self.end else before)
             while self.end < start + count and self.why is None:
                 self._pull()

@@ -63,7 +63,8 @@ class Stream(AbstractSource):
         if why is not None:
             raise ProblemError(why)
         self.rows = jax.tree.map(jnp.asarray, rows)
-        self.first, self.starts = jnp.zeros((), jnp.int32), jnp.zeros(0, jnp.int32)
+        self.first = jnp.zeros((), jnp.int32)
+        self.starts = jnp.zeros(0, jnp.int32)
         self.hidden = Hidden(reader)
 
     @property

@@ -94,14 +94,18 @@ def check(problem: Problem, *, w: PyTree = None, draws: int = 512, seed: int = 0
     draws = check_count("draws", draws)
     key = jax.random.key(seed)
     w = problem.start(key) if w is None else w
-    whole, (problem, advice) = problem, _seen(problem, draws)
+    whole = problem
+    problem, advice = _seen(problem, draws)
     limits = [level.source.most for level in problem.levels if level.source is not None]
     draws = min([draws, *(most for most in limits if most is not None)])
     batches = draw_batches(
         with_first_rows(problem, draws), ("value",), key, 0, (draws,) * len(problem.levels)
     )
-    findings, sentences, x = [], [], w
-    around, before = None, ""
+    findings = []
+    sentences = []
+    x = w
+    around = None
+    before = ""
     epsilon = float(jnp.finfo(problem.dtype).eps)
     for i, (level, batch) in enumerate(zip(problem.levels, batches, strict=True)):
         own = jax.random.fold_in(key, i)
@@ -152,7 +156,8 @@ def _look(
     level: Level, x: PyTree, batch: Any, key: Array, weights: bool
 ) -> tuple[dict[str, Array], PyTree, Any]:
     """What is found, the mean value, and the standard deviation of each of its entries, if measured."""
-    value, deviation = level.value(x, batch), None
+    value = level.value(x, batch)
+    deviation = None
     flat, unravel = ravel_pytree(x)
     direction = jax.random.normal(key, flat.shape, flat.dtype)
     direction = direction / jnp.linalg.norm(direction)
@@ -178,7 +183,8 @@ def _look(
             (jnp.ones((), flat.dtype),),
         )[1]
         values = jax.vmap(one)(jnp.arange(batch.size))
-        found["noise"], deviation = _spread(values), jnp.std(values, axis=0)
+        found["noise"] = _spread(values)
+        deviation = jnp.std(values, axis=0)
         found["jac_noise"] = _spread(jax.vmap(push)(jnp.arange(batch.size)))
     return found, value, deviation
 
@@ -229,13 +235,16 @@ def _spread(rows: Array) -> Array:
 
 
 def _exact_error(problem: Problem, w: PyTree) -> Array:
-    population, closed = problem.chain_value(w), problem.exact(w)  # pyright: ignore[reportOptionalCall]
+    population = problem.chain_value(w)
+    closed = problem.exact(w)  # pyright: ignore[reportOptionalCall]
     return jnp.abs(population - closed) / jnp.maximum(jnp.abs(population), 1e-30)
 
 
 def _noise_scale(problem: Problem, w: PyTree, batches: Any) -> Array:
     """tr Cov(plain gradient of single draws) / ‖gradient‖², along the chain of batch means."""
-    inputs, pulls, x = [], [], w
+    inputs = []
+    pulls = []
+    x = w
     for level, batch in zip(problem.levels, batches, strict=True):
         inputs.append(x)
         x, pull = level.value_and_pull(x, batch["value"])

@@ -100,7 +100,7 @@ def compare(
             interruption raises KeyboardInterrupt, for half a comparison compares nothing.
     """
     seeds = list(range(check_count("seeds", seeds))) if np.ndim(seeds) == 0 else list(seeds)  # pyright: ignore[reportArgumentType]
-    tuning_seeds = [FIRST_TUNING_SEED + k for k in range(check_count("tune_seeds", tune_seeds))]
+    choosing = tuning_seeds(tune_seeds)
     known = problem.finite or problem.exact is not None
     if by is None:
         by = "value" if not known else "exact_value" if problem.optimum is None else "gap"
@@ -109,11 +109,18 @@ def compare(
         raise SettingError(f"tune must be a grid such as nx.grid(lr=[0.01, 0.1]); got {tune!r}.")
     named = _named(methods)
     facts: dict[str, Any] = {
-        "samples": samples, "batch_size": batch_size, "init_batch_size": init_batch_size,
-        "record": list(dict.fromkeys([by, "grad_norm"] if known else [by])), "progress": progress,
-        "checkpoint_every": checkpoint_every, "resume": resume,
-    }  # fmt: skip
-    runs, tuning, refused, rows = {}, {}, {}, []
+        "samples": samples,
+        "batch_size": batch_size,
+        "init_batch_size": init_batch_size,
+        "record": list(dict.fromkeys([by, "grad_norm"] if known else [by])),
+        "progress": progress,
+        "checkpoint_every": checkpoint_every,
+        "resume": resume,
+    }
+    runs = {}
+    tuning = {}
+    refused = {}
+    rows = []
     for k, (name, method) in enumerate(named.items()):
         build, settings = _builder(method, tune)
 
@@ -122,7 +129,7 @@ def compare(
             return sweep(problem, build, checkpoint=inside, **lanes, **facts).whole()
 
         try:
-            tuning[name] = one("tuning", settings=settings, seeds=tuning_seeds)
+            tuning[name] = one("tuning", settings=settings, seeds=choosing)
         except ProblemError as error:
             refused[name] = str(error)
             continue
@@ -137,14 +144,24 @@ def compare(
     return Comparison(Table(columns, rows), runs, tuning, refused, by)
 
 
+def tuning_seeds(count: int) -> list[int]:
+    """Seeds that choose settings and are not reported."""
+    return [FIRST_TUNING_SEED + k for k in range(check_count("tune_seeds", count))]
+
+
 def _row(run: Sweep, chosen: Settings, tune: Settings, by: str) -> list[Any]:
     shown = [float(chosen[key][0]) if key in chosen else "–" for key in tune]
     ends = _ends(run, by)[0]
     spread = float(np.std(ends)) if np.isfinite(ends).all() else float("nan")
     return [
-        *shown, int(run.records["step"][-1]), int(run.records["samples"][-1]), float(np.mean(ends)),
-        spread, _gradient(run), int((~run.finite).sum()),
-    ]  # fmt: skip
+        *shown,
+        int(run.records["step"][-1]),
+        int(run.records["samples"][-1]),
+        float(np.mean(ends)),
+        spread,
+        _gradient(run),
+        int((~run.finite).sum()),
+    ]
 
 
 def _gradient(run: Sweep) -> float:

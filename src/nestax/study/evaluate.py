@@ -73,7 +73,8 @@ def evaluate(
             "nx.evaluate needs blocks of one length: evaluate problem.block(m) one by one, or use "
             "problem.value(w), which has no interval."
         )
-    problem, drawn = problem.every_block(), None
+    problem = problem.every_block()
+    drawn = None
     if draws is not None:
         sizes = tuple(check_count("draws", draws) for _ in problem.levels)
         passes = draw_batches(
@@ -83,7 +84,8 @@ def evaluate(
     if drawn is None and streams_of(problem):
         value, influences, streamed = _survey(problem, w)
     else:
-        (value, influences), streamed = compute(_influences, problem, w, drawn), 0.0
+        value, influences = compute(_influences, problem, w, drawn)
+        streamed = 0.0
     samples: list[tuple[Any, np.ndarray]] = []
     for level, per_sample in zip(problem.levels, influences, strict=True):
         members = _members(level.source) if drawn is None and per_sample else [None] * len(per_sample)
@@ -99,12 +101,14 @@ def _influences(problem: Problem, w: PyTree, drawn: list[Any] | None) -> tuple[A
     """F(w), and for every level the first-order effects of the draws of each of its samples."""
     sources = [level.source for level in problem.levels]
     batches = [source and source.population() for source in sources] if drawn is None else drawn
-    pulls, inputs = [], [w]
+    pulls = []
+    inputs = [w]
     for level, batch in zip(problem.levels, batches, strict=True):
         value, pull = level.value_and_pull(inputs[-1], batch)
         inputs.append(value)
         pulls.append(pull)
-    adjoint, out = jnp.ones_like(inputs[-1]), []
+    adjoint = jnp.ones_like(inputs[-1])
+    out = []
     for i, level in reversed(list(enumerate(problem.levels))):
         out.insert(0, [] if batches[i] is None else _effects(level, inputs[i], batches[i], adjoint))
         adjoint = pulls[i](adjoint)
@@ -119,10 +123,13 @@ class Moments:
     """Variance of the mean of numbers that come in parts (Chan, Golub and LeVeque's update)."""
 
     def __init__(self):
-        self.count, self.mean, self.squares = 0, 0.0, 0.0
+        self.count = 0
+        self.mean = 0.0
+        self.squares = 0.0
 
     def add(self, part: np.ndarray) -> None:
-        count, mean = self.count + len(part), float(part.mean())
+        count = self.count + len(part)
+        mean = float(part.mean())
         off = mean - self.mean
         self.squares += float(np.sum((part - mean) ** 2)) + off**2 * self.count * len(part) / count
         self.mean += off * len(part) / count
@@ -134,13 +141,15 @@ class Moments:
 
 def _survey(problem: Problem, w: PyTree) -> tuple[Array, list[Any], float]:
     """F(w), the effects of the rows that are in memory, and the variance due to those that are not."""
-    inputs, adjoints = [w], [jnp.ones((), problem.dtype)]
+    inputs = [w]
+    adjoints = [jnp.ones((), problem.dtype)]
     for level in problem.levels:
         inputs.append(_mean_over(level, lambda part, v=level, x=inputs[-1]: compute(_value, v, x, part)))
     for level, x in zip(reversed(problem.levels), inputs[-2::-1], strict=True):
         pull = lambda part, v=level, x=x, p=adjoints[0]: compute(_pulled, v, x, part, p)
         adjoints.insert(0, _mean_over(level, pull))
-    effects, by_reader = [], {}
+    effects = []
+    by_reader = {}
     for level, x, adjoint in zip(problem.levels, inputs, adjoints[1:], strict=False):
         here: list[Any] = []
         if isinstance(level.source, Stream):
@@ -180,7 +189,8 @@ def _mean_over(level: Level, fn: Callable[[Any], PyTree]) -> PyTree:
 
 def _parts(stream: Stream) -> Iterator[tuple[float, Batch]]:
     """Every row of a stream once, in parts of bounded size, each with its share of all rows."""
-    size, one = stream.reader.size, stream.example()
+    size = stream.reader.size
+    one = stream.example()
     if size is None:
         raise ProblemError(
             "an iterator can be read only once, so nothing exact can be computed from it: estimate F(w) "

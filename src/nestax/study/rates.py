@@ -27,6 +27,7 @@ from nestax.problems import smooth_chain
 from nestax.problems.chains.smooth_chain import KINDS
 from nestax.run.sweep import Sweep, grid, sweep
 from nestax.steps import Descent
+from nestax.study.compare import tuning_seeds
 from nestax.table import Table
 from nestax.theory.regularise import regularised
 
@@ -39,7 +40,6 @@ SMVR_C = 0.1
 CONVEX_MU = 0.1
 #: Records of a run; the error of the non-convex family is the mean over the second half of them.
 RECORDS = 64
-FIRST_TUNING_SEED = 1_000_000
 RESAMPLES = 400
 #: Constants are chosen for runs this many times shorter than the longest: a rate is what happens when T
 #: grows and the constants stay. Chosen for the runs that are measured they are a compromise between the
@@ -47,7 +47,7 @@ RESAMPLES = 400
 TUNED_AT = 256
 
 
-class Contender(NamedTuple):
+class Entry(NamedTuple):
     """How a method is run, the factors of its learning rate, and the exponent its authors claim."""
 
     build: Callable[[Any], Any]
@@ -85,24 +85,26 @@ def only(family: str, exponent: Callable[[int], float]) -> Callable[[str, int], 
 SMVR_LR = (0.5, 1.0, 2.0)
 WIDE = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 CONTENDERS = {
-    "SMVR": Contender(
-        smvr, SMVR_LR,
+    "SMVR": Entry(
+        smvr,
+        SMVR_LR,
         lambda family, levels: {"nonconvex": 3.0, "strongly convex": 1.5, "PL": 1.5}.get(family),
     ),
-    "SMVR in stages": Contender(
-        staged_smvr, SMVR_LR,
+    "SMVR in stages": Entry(
+        staged_smvr,
+        SMVR_LR,
         lambda family, levels: {"strongly convex": 1.0, "PL": 1.0}.get(family),
     ),
-    "SMVR in stages, regularised": Contender(
-        staged_smvr, SMVR_LR, only("convex", lambda levels: 2.0),
+    "SMVR in stages, regularised": Entry(
+        staged_smvr,
+        SMVR_LR,
+        only("convex", lambda levels: 2.0),
         lambda problem, steps: regularised(problem, CONVEX_MU * steps**-0.5),
     ),
-    "SCSC": Contender(lambda s: SCSC(lr=s.lr), WIDE, only("nonconvex", lambda levels: 4.0)),
-    "NLASG": Contender(lambda s: NLASG(lr=s.lr), WIDE, only("nonconvex", lambda levels: 4.0)),
-    "ATSCGD": Contender(
-        lambda s: ATSCGD(lr=s.lr), WIDE, only("nonconvex", lambda levels: (7 + levels) / 2)
-    ),
-}  # fmt: skip
+    "SCSC": Entry(lambda s: SCSC(lr=s.lr), WIDE, only("nonconvex", lambda levels: 4.0)),
+    "NLASG": Entry(lambda s: NLASG(lr=s.lr), WIDE, only("nonconvex", lambda levels: 4.0)),
+    "ATSCGD": Entry(lambda s: ATSCGD(lr=s.lr), WIDE, only("nonconvex", lambda levels: (7 + levels) / 2)),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,12 +167,13 @@ def rates(
         raise SettingError(f"longest must be at least {TUNED_AT * RECORDS} steps; got {longest}.")
     lengths = [longest // 2**k for k in (4, 3, 2, 1, 0)]
     column = "grad_norm" if family == "nonconvex" else "gap"
-    rows, points = [], []
+    rows = []
+    points = []
     for K in levels:
         problem = smooth_chain(family, K, noise=noise)
         for name in methods:
             contender = CONTENDERS[name]
-            tuning = [FIRST_TUNING_SEED + k for k in range(tune_seeds)]
+            tuning = tuning_seeds(tune_seeds)
             tried = _errors(problem, contender, contender.lr, tuning, longest // TUNED_AT, "gap")[1]
             with np.errstate(invalid="ignore"):
                 best = int(np.nanargmin(tried.mean(axis=1) + tried.std(axis=1)))
@@ -202,16 +205,23 @@ def fit(samples: np.ndarray, errors: np.ndarray) -> tuple[float, float, float]:
 
 
 def _errors(
-    problem: Problem, contender: Contender, lr: Sequence[float], seeds: Any, steps: int, column: str
+    problem: Problem, contender: Entry, lr: Sequence[float], seeds: Any, steps: int, column: str
 ) -> tuple[int, np.ndarray]:
     """Samples of a run, and errors: learning rates × seeds."""
     given = contender.prepare(problem, steps)
     if given is not problem:
         column = "objective"  # F without what was added to it; F* = 0, so that this is a gap
     run: Sweep = sweep(
-        given, contender.build, settings=grid(lr=lr), seeds=list(seeds), steps=steps, batch_size=1,
-        record_every=steps // RECORDS, record=[column], progress=False,
-    ).whole()  # fmt: skip
+        given,
+        contender.build,
+        settings=grid(lr=lr),
+        seeds=list(seeds),
+        steps=steps,
+        batch_size=1,
+        record_every=steps // RECORDS,
+        record=[column],
+        progress=False,
+    ).whole()
     kept = RECORDS // 2 if column == "grad_norm" else RECORDS // 16
     error = run.records[column][:, :, -kept:].mean(axis=2)
     return run.records["samples"][-1], np.where(run.finite & np.isfinite(error), error, np.inf)

@@ -123,11 +123,14 @@ def estimate_constants(
     normal = lambda *shape: number(rng.standard_normal(shape))
     start = problem.project(problem.start(jax.random.fold_in(key, FIRST_WEIGHTS)))
     radius = max(1.0, float(optax.tree.norm(start))) if radius is None else float(radius)
-    directions, shares = normal(points - 1, problem.shape.size), number(rng.uniform(size=points - 1))
+    directions = normal(points - 1, problem.shape.size)
+    shares = number(rng.uniform(size=points - 1))
     x = compute(_weights, problem, start, number(radius), directions, shares)
-    levels, notes = [], []
+    levels = []
+    notes = []
     for i, level in enumerate(problem.levels):
-        batch, first = _batch(level, jax.random.fold_in(key, i), draws), normal(points, 4, x.shape[1])
+        batch = _batch(level, jax.random.fold_in(key, i), draws)
+        first = normal(points, 4, x.shape[1])
         # Levels of one kind compile once, whatever they are called.
         squares, x = compute(_observe, level.replace(name=""), x, batch, first)
         found = {k: float(np.sqrt(np.max(square))) for k, square in jax.device_get(squares).items()}
@@ -151,8 +154,10 @@ def _worst(levels: tuple[LevelConstants, ...]) -> list[float]:
 
 def _constants(name: str, found: dict[str, float]) -> LevelConstants:
     # A mean-squared constant is never the smaller one, whatever power iteration has left undone.
-    L_f, L_J = found["L_f"], max(found["L_J"], found["pair"])
-    mean_L_f, mean_L_J = max(found["mean_L_f"], L_f), max(found["mean_L_J"], found["mean_pair"], L_J)
+    L_f = found["L_f"]
+    L_J = max(found["L_J"], found["pair"])
+    mean_L_f = max(found["mean_L_f"], L_f)
+    mean_L_J = max(found["mean_L_J"], found["mean_pair"], L_J)
     return LevelConstants(name, L_f, L_J, found["sigma_f"], found["sigma_J"], mean_L_f, mean_L_J)
 
 
@@ -190,7 +195,9 @@ def _weights(
 
 def _batch(level: Level, key: Array, draws: int) -> Batch | None:
     """The draws over which expectations are taken: all rows where that is exact and affordable."""
-    source, inputs, outputs = level.source, level.shape.inputs.size, level.shape.outputs.size
+    source = level.source
+    inputs = level.shape.inputs.size
+    outputs = level.shape.outputs.size
     size = 1 if source is None else min(draws, source.size or draws)
     most = MOST_ENTRIES // (inputs * outputs)
     if size > most:
@@ -235,7 +242,8 @@ def _look(
     (value, jac), along = jax.linearize(drawn, x)
 
     def forms(v: Float[Array, "4 d"]) -> Float[Array, "4"]:
-        slopes, curves = jax.vmap(lambda v: along(v)[0])(v[:2]), jax.vmap(lambda v: along(v)[1])(v[2:])
+        slopes = jax.vmap(lambda v: along(v)[0])(v[:2])
+        curves = jax.vmap(lambda v: along(v)[1])(v[2:])
         pick = lambda tree, k: jax.tree.map(lambda y: y[k], tree)
         both = lambda tree: [_square_of_mean(pick(tree, 0)), _mean_square(pick(tree, 1))]
         return jnp.stack([*both(slopes), *both(curves)])

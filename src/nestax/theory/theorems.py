@@ -66,7 +66,8 @@ class Constants:
             value = getattr(self, name)
             keep(name, value, "at least 0 and finite", lambda x: (x >= 0) & (x < math.inf))
         for name in ("L_f", "L_J"):
-            least, given = getattr(self, name), getattr(self, f"mean_{name}")
+            least = getattr(self, name)
+            given = getattr(self, f"mean_{name}")
             given = least if given is None else given
             allowed = f"finite and at least {name} = {least:g}, which it bounds by Jensen's inequality"
             keep(f"mean_{name}", given, allowed, lambda x, least=least: (x >= least) & (x < math.inf))
@@ -154,7 +155,8 @@ def theorem_1(constants: Constants, *, c: float | None = None, a: float | None =
     Two conditions are checked in any case. η_1 ≤ 1/(2 L_F) is what the descent lemma asks for, and
     β_2 ≤ 1 makes the trackers averages. The paper's own c and a always meet both: β_2 ≤ 1/(2 L_1).
     """
-    L_1, L_F = constants.L_1, constants.smoothness
+    L_1 = constants.L_1
+    L_F = constants.smoothness
     c = 10 * L_1**2 if c is None else c
     a = _offset(L_1) if a is None else a
     c = _check_number("c", c, "positive", lambda x: x > 0)
@@ -184,7 +186,8 @@ def theorem_1_bound(constants: Constants, steps: int, gap: float) -> float:
     """
     check_count("steps", steps)
     gap = _check_gap(gap)
-    L_1, a = constants.L_1, _offset(constants.L_1)
+    L_1 = constants.L_1
+    a = _offset(constants.L_1)
     start = constants.levels * (constants.sigma_f**2 + constants.sigma_J**2)
     M = 2 * gap + 2 * start * a ** (1 / 3) / (4 * L_1) + 100 * L_1**4 * math.log(steps + 1)
     return math.sqrt(M / steps) * (a + steps) ** (1 / 6)
@@ -306,7 +309,7 @@ def L_3(constants: Constants, c_l: float, c_u: float) -> float:
 
 
 def adaptive(constants: Constants, c_l: float, c_u: float) -> Schedules:
-    """Theorem 4, SMVR with ``nestax.steps.adaptive``: the schedules of Theorem 1 with L_3 and a cap.
+    """Theorem 4, SMVR with ``nestax.steps``: the schedules of Theorem 1 with L_3 and a cap.
 
         η_t = min{(a + t)^{−1/3}, c_l/(2 c_u² L_F)},  β_{t+1} = c·η_t²,
         c = 10 L_3²,  a = (20 L_3³)^{3/2}
@@ -318,7 +321,8 @@ def adaptive(constants: Constants, c_l: float, c_u: float) -> Schedules:
         c_l, c_u: 0 < c_l ≤ c_u with c_l ≤ 1/(√h + δ) ≤ c_u in every entry (the paper writes this for
             the largest entry only, E22). As ‖v_t‖ ≤ L_f^K, 1/(δ + L_f^K) and 1/δ serve.
     """
-    L, L_F = L_3(constants, c_l, c_u), constants.smoothness
+    L = L_3(constants, c_l, c_u)
+    L_F = constants.smoothness
     cap = c_l / (2 * c_u**2 * L_F) if L_F > 0 else math.inf
     return _schedules(10 * L**2, _offset(L), cap)
 
@@ -373,7 +377,8 @@ def samples_needed(
 
 def _terms(constants: Constants, gradient: float, movement: float) -> list[float]:
     """The terms of L_1; L_3 weighs the error of the gradient and the movement of the inputs."""
-    K, noise = constants.levels, constants.sigma_f**2
+    K = constants.levels
+    noise = constants.sigma_f**2
     mean_squares = constants.mean_L_J**2 + constants.mean_L_f**2
     return [
         1.0,
@@ -393,7 +398,8 @@ def _largest(name: str, terms: Callable[[], list[float]]) -> float:
         largest = float(max(terms()))
         finite = math.isfinite(_offset(largest))
     except OverflowError:  # Python raises for powers, and returns infinity for products
-        largest, finite = math.inf, False
+        largest = math.inf
+        finite = False
     if not finite:
         raise SettingError(
             f"{name} of these constants is so large that the theorem's numbers overflow: scale the "
@@ -413,8 +419,10 @@ def _geometric(ratio: float, terms: int) -> float:
 
 def _schedules(c: float, a: float, cap: float = math.inf) -> Schedules:
     # (a + t)^{−1/3} is written a^{−1/3}(1 + t/a)^{−1/3}: in single precision a itself may overflow.
-    first, slope = a ** (-1 / 3), 1 / a
-    beta_first, beta_cap = c * first**2, c * cap**2
+    first = a ** (-1 / 3)
+    slope = 1 / a
+    beta_first = c * first**2
+    beta_cap = c * cap**2
 
     def lr(count: Count) -> Array:
         return jnp.minimum(first * (1 + slope * (jnp.asarray(count) + 1)) ** (-1 / 3), cap)
@@ -427,8 +435,11 @@ def _schedules(c: float, a: float, cap: float = math.inf) -> Schedules:
 
 def _stages(constants: Constants, mu: float, eps: float, gap: float) -> list[Stage]:
     """Lemma 222, for any μ > 0."""
-    L_1, noise = constants.L_1, constants.sigma_f**2 + constants.sigma_J**2
-    c, L_2, eps_1 = 16 * L_1**2, 64 * L_1**2, 8 * L_1 / mu
+    L_1 = constants.L_1
+    noise = constants.sigma_f**2 + constants.sigma_J**2
+    c = 16 * L_1**2
+    L_2 = 64 * L_1**2
+    eps_1 = 8 * L_1 / mu
     beta = 1 / (2 * L_1)
     steps = max(4 * L_1 * constants.levels * noise, 2 * math.sqrt(2 * L_1) * gap)
     stages = [Stage(_whole(steps), math.sqrt(beta / c), beta)]

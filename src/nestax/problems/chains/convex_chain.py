@@ -86,7 +86,8 @@ def convex_chain(
     names = ["affine", *["square"][: levels - 1], *[f"grow {k}" for k in range(1, levels - 1)]]
     weights = np.abs(1 + spread(dimension))
     if levels == 1:
-        functions, outer = [], Level(norm_of_affine, data[0], name="loss")
+        functions = []
+        outer = Level(norm_of_affine, data[0], name="loss")
     elif outer_exact:
         own = jnp.asarray(data[-1].mean(axis=0))
         outer = Level(exact_total_of(functions.pop()), args=(own,), name="total")

@@ -32,7 +32,9 @@ def unit(v: Array) -> Array:
 
 def nearness(W: Array, pair: Any, X: Array, Z: Array, temperature: Array) -> Array:
     i, j = pair
-    anchor, partner, other = unit(W @ X[i]), unit(W @ Z[i]), unit(W @ Z[j])
+    anchor = unit(W @ X[i])
+    partner = unit(W @ Z[i])
+    other = unit(W @ Z[j])
     return jnp.exp(anchor @ (other - partner) / temperature)
 
 
@@ -53,7 +55,8 @@ class Contrast(eqx.Module):
     temperature: Array
 
     def __call__(self, W: Array) -> Array:
-        x, z = jax.vmap(lambda v: unit(W @ v))(self.X), jax.vmap(lambda v: unit(W @ v))(self.Z)
+        x = jax.vmap(lambda v: unit(W @ v))(self.X)
+        z = jax.vmap(lambda v: unit(W @ v))(self.Z)
         cosines = x @ z.T
         own = jnp.diagonal(cosines)
         apart = (cosines - own[:, None]) / self.temperature
@@ -84,7 +87,8 @@ def global_contrastive(
         problem: further arguments of ``nx.Problem``.
     """
     check_setting("temperature", temperature, "at least 0.05", lambda t: t >= 0.05)
-    X, Z = jnp.asarray(X, float), jnp.asarray(Z, float)
+    X = jnp.asarray(X, float)
+    Z = jnp.asarray(Z, float)
     if X.ndim != 2 or X.shape != Z.shape or len(X) < 3:
         raise ProblemError(
             "X and Z must be two arrays of one shape, at least 3 rows by columns; "

@@ -121,7 +121,8 @@ def maml(
     """
     if model is None:
         network = networks.perceptron(1, 40, 40, 1)
-        model, w0 = network.apply, network.init if w0 is None else w0
+        model = network.apply
+        w0 = network.init if w0 is None else w0
     elif w0 is None:
         raise SettingError("a model of your own needs its starting weights: give w0.")
     check_count("inner_steps", inner_steps)

@@ -112,5 +112,6 @@ def _patches(x: Array) -> Array:
 
 def _picks(side: int, dtype: Any) -> np.ndarray:
     """Entry (a, i, h) is 1 where pixel h is neighbour a of pixel 2i; neighbour 0 comes before it."""
-    neighbour, pixel = np.arange(3)[:, None, None], np.arange(-(-side // 2))[None, :, None]
+    neighbour = np.arange(3)[:, None, None]
+    pixel = np.arange(-(-side // 2))[None, :, None]
     return (np.arange(side) == 2 * pixel + neighbour - 1).astype(dtype)

@@ -45,7 +45,8 @@ def check_tasks(tasks: Tasks) -> Tasks:
         raise ProblemError(
             f"tasks must be nx.problems.Tasks(support, query); got {type(tasks).__name__}."
         )
-    support, query = _pair("support", tasks.support), _pair("query", tasks.query)
+    support = _pair("support", tasks.support)
+    query = _pair("query", tasks.query)
     if len(support[0]) != len(query[0]):
         raise ProblemError(f"support holds {len(support[0])} tasks and query {len(query[0])}.")
     for name, learned, judged in zip("xy", support, query, strict=True):
@@ -84,7 +85,8 @@ def sinusoids(tasks: int = 200, *, support: int = 20, query: int = 20, seed: int
     """
     check_count("tasks", tasks)
     rng = np.random.default_rng([check_seed(seed), 0x51E])
-    height, phase = rng.uniform(0.1, 5, (tasks, 1)), rng.uniform(0, np.pi, (tasks, 1))
+    height = rng.uniform(0.1, 5, (tasks, 1))
+    phase = rng.uniform(0, np.pi, (tasks, 1))
 
     def points(rows: int) -> tuple[np.ndarray, np.ndarray]:
         x = rng.uniform(-5, 5, (tasks, rows))

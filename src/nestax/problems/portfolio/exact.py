@@ -12,7 +12,10 @@ from typing import NamedTuple
 import numpy as np
 
 #: F* is sought to within this, in so many rounds of so many steps of two kinds.
-TIGHT, ROUNDS, GRADIENT_STEPS, NEWTON_STEPS = 1e-13, 500, 20, 8
+TIGHT = 1e-13
+ROUNDS = 500
+GRADIENT_STEPS = 20
+NEWTON_STEPS = 8
 #: A round that does not come closer ends the search below this.
 ALMOST = 1e-10
 #: Without bounds and next to no risk, no gradient step would be too long.
@@ -70,7 +73,8 @@ class ExactPortfolio:
 
     def corner(self, direction: np.ndarray) -> np.ndarray:
         """argmin <direction, x> over the feasible x, which are bounded."""
-        order, room = np.argsort(direction), self.high - self.low
+        order = np.argsort(direction)
+        room = self.high - self.low
         taken = np.cumsum(room[order]) - room[order]
         x = self.low.copy()
         x[order] += np.clip(1 - x.sum() - taken, 0, room[order])
@@ -96,8 +100,10 @@ class ExactPortfolio:
         if self.risk == 0:  # F is linear
             x = self.corner(-self.mean)
             return Optimum(self.value(x), 0.0, x)
-        x, rate = self.project(np.full(self.mean.size, 1 / self.mean.size)), 1.0
-        best, before = (np.inf, x), np.inf
+        x = self.project(np.full(self.mean.size, 1 / self.mean.size))
+        rate = 1.0
+        best = (np.inf, x)
+        before = np.inf
         for _ in range(ROUNDS):
             x, rate = self._descend(x, rate)
             for _ in range(NEWTON_STEPS):
@@ -115,7 +121,8 @@ class ExactPortfolio:
 
     def project(self, x: np.ndarray) -> np.ndarray:
         """The feasible weights next to x: x minus a number, cut off at the bounds, with a sum of one."""
-        below, above = (x - self.high).min(), (x - self.low).max()
+        below = (x - self.high).min()
+        above = (x - self.low).max()
         if not self.bounded:
             return x + (1 - x.sum()) / x.size
         for _ in range(100):
@@ -129,17 +136,21 @@ class ExactPortfolio:
         grad = self.grad(x)
         for _ in range(GRADIENT_STEPS):
             new = self.project(x - rate * grad)
-            there, way = self.grad(new), new - x
+            there = self.grad(new)
+            way = new - x
             # In gradients, for next to the optimum all values of F are the same to the last digit.
             if 2 * rate * (there - grad) @ way <= way @ way:
-                x, grad, rate = new, there, min(1.5 * rate, LONGEST)
+                x = new
+                grad = there
+                rate = min(1.5 * rate, LONGEST)
             else:
                 rate /= 2
         return x, rate
 
     def _newton(self, x: np.ndarray) -> np.ndarray:
         """The move to the least value of the quadratic model among the assets inside their bounds."""
-        move, inside = np.zeros_like(x), (x > self.low) & (x < self.high)
+        move = np.zeros_like(x)
+        inside = (x > self.low) & (x < self.high)
         if not inside.any():
             return move
         deviation = self.deviation(x)
@@ -156,7 +167,8 @@ class ExactPortfolio:
 
     def _along(self, x: np.ndarray, move: np.ndarray) -> np.ndarray:
         """As far along a move as the bounds allow and F falls."""
-        falls, grows = move < 0, move > 0
+        falls = move < 0
+        grows = move > 0
         reach = np.full(x.size, np.inf)  # moves until a weight is at its bound
         reach[falls] = (x - self.low)[falls] / -move[falls]
         reach[grows] = (self.high - x)[grows] / move[grows]

@@ -80,7 +80,8 @@ class Market(NamedTuple):
                 f"but the covariance of these {mean.size} has rank {rank}: drop assets or add periods, "
                 'or use constraint="simplex".'
             )
-        low, variance = 0.0, 0.0
+        low = 0.0
+        variance = 0.0
         if self.constraint == "budget":
             x = np.linalg.solve(covariance, np.ones_like(mean))
             variance = 1 / x.sum()
@@ -120,7 +121,8 @@ def read_market(
     """
     choose("constraint", constraint, allowed)
     rows = table_of(returns)
-    dtype, assets = jnp.result_type(float), rows.shape[1]
+    dtype = jnp.result_type(float)
+    assets = rows.shape[1]
     w0 = jnp.full(assets, 1 / assets, dtype)
     data = jax.device_put(rows.astype(dtype))
     if constraint != "box" and bounds is not None:

@@ -116,7 +116,8 @@ def hierarchical_term(
             is 3.5 by default. It bounds the slope of the logarithm.
         problem: further arguments of ``nx.Problem``, such as a feasible set or metrics.
     """
-    tau, t = check_tilt("inner_tilt", inner_tilt), check_tilt("outer_tilt", outer_tilt)
+    tau = check_tilt("inner_tilt", inner_tilt)
+    t = check_tilt("outer_tilt", outer_tilt)
     named = [
         (f"group {number}", *_pair(group, number))
         for number, group in enumerate([] if groups is None else groups)
@@ -129,9 +130,11 @@ def hierarchical_term(
     risks = jnp.stack([tilted_mean(losses, tau) for losses in fit.at_start])
     inner = make_tilt(tau, risks, floor)
     outer = make_tilt(t, tilted_mean(risks, t, share), floor)
-    across, data = AllGroups(share), None
+    across = AllGroups(share)
+    data = None
     if sample_groups:
-        across, data = one_group, Population(jnp.arange(len(sizes)), weights=share)
+        across = one_group
+        data = Population(jnp.arange(len(sizes)), weights=share)
     return Problem(
         [
             Level(
@@ -154,7 +157,8 @@ def hierarchical_term(
 
 def groups_of(X: Any, y: Any, groups: Any = None) -> list[tuple[np.ndarray, np.ndarray]]:
     """Rows (X, y) split by class, or by what ``groups`` says of every row; in order of the labels."""
-    X, y = read_numbers(X, "X"), np.asarray(y)
+    X = read_numbers(X, "X")
+    y = np.asarray(y)
     word, labels = ("y", y) if groups is None else ("groups", np.asarray(groups))
     for name, column in {"y": y, word: labels}.items():
         if column.shape[:1] != X.shape[:1]:

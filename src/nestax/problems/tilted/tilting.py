@@ -118,7 +118,8 @@ def make_tilt(t: float | None, start: Array, floor: float) -> Tilt:
         raise SettingError(f"floor must be in (0, 1); got {floor!r}.")
     if t is None:
         return Tilt((), nonnegative)
-    most, least = largest_exponent(start.dtype), math.log(float(jnp.finfo(start.dtype).tiny))
+    most = largest_exponent(start.dtype)
+    least = math.log(float(jnp.finfo(start.dtype).tiny))
     c = jnp.minimum(start, (most if t < 0 else -least) / abs(t))
     exponent = t * (start - c)
     if bool(jnp.any((exponent > most) | (exponent + math.log(floor) < least))):
