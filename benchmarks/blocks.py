@@ -12,17 +12,15 @@ import itertools
 import time
 from pathlib import Path
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 
 import nestax as nx
-from nestax.loop import step as loop
-from nestax.loop.compiled import Compiled, make_plan
-from nestax.loop.step import Run
-from nestax.run.minimize import Always
+from measure import loop_calls
+from nestax.loop.compiled import Compiled
+from nestax.run.prepare import prepare
 from nestax.table import Table
 from pages import fill
 
@@ -71,23 +69,24 @@ def sinusoids(blocks: int, visit: int) -> nx.Problem:
 
 
 def compiled(problem: nx.Problem, estimator) -> Compiled:
-    method = nx.Method(estimator, optax.sgd(1e-3))
-    plan = make_plan(
-        problem, estimator, batch_size=BATCH, init_batch_size=None, stride=STEPS, columns=("value",)
+    run = prepare(
+        problem,
+        nx.Method(estimator, optax.sgd(1e-3)),
+        key=jax.random.key(0),
+        steps=STEPS,
+        batch_size=BATCH,
+        record_every=STEPS,
+        record=["value"],
     )
-    return Compiled(
-        Run(problem, Always(problem, method), (), jax.random.key(0), jnp.asarray(STEPS), plan)
-    )
+    return run.compiled
 
 
 def temporary_bytes(run: Compiled) -> int:
     """What the compiled steps need beside their arguments and what they return."""
-    carry = jax.eval_shape(lambda: loop.start(run.run))
-    step = jnp.zeros((), jnp.int32)
-    # The arrays of the problem are arguments, as they are in a run.
-    advance = lambda arrays, *args: loop.advance(eqx.combine(run.static.tree, arrays), *args)
-    lowered = jax.jit(advance).lower(run.arrays, carry, step, 1, STEPS)
-    return lowered.compile().memory_analysis().temp_size_in_bytes
+    with loop_calls() as calls:
+        run.advance(run.start(), 1, STEPS)
+    program, arguments = calls[-1]
+    return program.lower(*arguments).compile().memory_analysis().temp_size_in_bytes
 
 
 def measure(blocks: int, visit: int) -> list:

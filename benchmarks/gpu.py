@@ -22,8 +22,7 @@ import numpy as np
 import optax
 
 import nestax as nx
-from measure import loop_calls
-from nestax.loop import compiled as drive
+from nestax.loop import plan
 from portfolio import ASSETS, PERIODS, Settings
 
 STRIDE = 512
@@ -70,12 +69,10 @@ def measure(problem: nx.Problem, case: Case, stride: int, strides: int) -> dict[
             record_every=stride,
         )
 
-    drive.AHEAD_STEPS = case.ahead
+    plan.AHEAD_STEPS = case.ahead
     short = stride
     long = strides * stride
-    with loop_calls() as calls:
-        compile_seconds = seconds(lambda: run(short))
-    _, (static, *_) = calls[-1]
+    compile_seconds = seconds(lambda: run(short))
     diverged = float(np.mean(run(long).status != nx.Status.SUCCESS))
     least = {short: np.inf, long: np.inf}
     for _ in range(ROUNDS):
@@ -85,7 +82,6 @@ def measure(problem: nx.Problem, case: Case, stride: int, strides: int) -> dict[
     per_step = (least[long] - least[short]) / (long - short)
     return {
         "lanes": lanes,
-        "block": static.tree.plan.block,
         "nanoseconds": per_step / lanes * 1e9,
         "microseconds_all_lanes": per_step * 1e6,
         "compile_seconds": compile_seconds,
@@ -105,7 +101,6 @@ COLUMNS = {
     "lanes": ">7",
     "projected": ">10",
     "ahead": ">6",
-    "block": ">6",
     "ns per lane, step": ">18",
     "µs, all lanes": ">14",
     "compile s": ">10",
@@ -123,7 +118,6 @@ def print_case(case: Case, result: dict[str, Any]) -> None:
         f"{result['lanes']:,}",
         "yes" if case.project else "no",
         case.ahead,
-        result["block"],
         f"{result['nanoseconds']:.3f}",
         f"{result['microseconds_all_lanes']:.2f}",
         f"{result['compile_seconds']:.1f}",

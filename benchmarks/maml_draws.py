@@ -16,7 +16,7 @@ import numpy as np
 import optax
 
 import nestax as nx
-from nestax.loop.step import draw_batches
+from nestax.parts import draw_batches
 from nestax.problems.few_shot.networks import convolutional, in_one_vector
 from nestax.table import Table
 from pages import fill

@@ -106,22 +106,22 @@ def memory(call: Callable[[], Any]) -> Memory:
 @contextlib.contextmanager
 def loop_calls() -> Iterator[list[tuple[Any, tuple[Any, ...]]]]:
     """Collects nestax's calls of its compiled loop: the function, and (data, carry, …)."""
-    from nestax.loop import compiled as drive
-    from nestax.loop import step as loop
+    import nestax.loop.compiled
+    import nestax.loop.lanes
 
     calls = []
-    program = drive._program
+    program = nestax.loop.compiled._program
 
-    def noting(fn: Any, static: Any) -> Any:
-        compiled = program(fn, static)
+    def noting(fn: Any, *facts: Any) -> Any:
+        compiled = program(fn, *facts)
 
         def noted(*arguments: Any) -> Any:
             calls.append((compiled, arguments))
             return compiled(*arguments)
 
-        return noted if fn is loop.advance else compiled
+        return noted if fn is nestax.loop.lanes.advance else compiled
 
-    with mock.patch.object(drive, "_program", noting):
+    with mock.patch.object(nestax.loop.compiled, "_program", noting):
         yield calls
 
 

@@ -21,8 +21,11 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, Var, jaxpr_as_fun
 from jaxtyping import Array, PyTree
 
-#: Primitives that only call the function they hold.
+from nestax.trees import on_device
+
+#: Primitives that only call what they hold, and those of functions with derivatives of their own.
 CALLS = ("jit", "pjit")
+OWN_RULES = ("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
 
 
 class Shapes(NamedTuple):
@@ -185,7 +188,7 @@ def trace(
     closed, out = jax.make_jaxpr(fn, return_shape=True)(*args, **named)
     shared = {} if shared is None else shared
     # The constant itself is kept beside its copy, so that its address is not used again meanwhile.
-    constants = [shared.setdefault(_address(c), (jnp.asarray(c), c))[0] for c in closed.consts]
+    constants = [shared.setdefault(_address(c), (on_device(c), c))[0] for c in closed.consts]
     jaxpr, numbers = _lifted(closed.jaxpr) if lift else (closed.jaxpr, [])
     return Traced(Program(jaxpr, jax.tree.structure(out)), constants + numbers)
 
@@ -248,13 +251,13 @@ def signature(jaxpr: Jaxpr) -> Hashable:
 
     parts: list[Hashable] = [bind(jaxpr.constvars), bind(jaxpr.invars)]
     for eqn in jaxpr.eqns:
-        # The rules of derivatives that a function has of its own are functions of Python; what is traced
-        # here is not differentiated any more.
-        custom = eqn.primitive.name.startswith("custom_")
+        # Rules of derivatives that a function has of its own are made anew by every trace. What is
+        # traced here is not differentiated any more, so the function itself is all that counts.
+        custom = eqn.primitive.name in OWN_RULES
         params = tuple(
             (key, _parameter(value))
             for key, value in sorted(eqn.params.items())
-            if not (custom and callable(value) and not isinstance(value, ClosedJaxpr))
+            if not custom or isinstance(value, ClosedJaxpr | Jaxpr)
         )
         parts.append((eqn.primitive.name, params, *map(read, eqn.invars)))
         parts.append(bind(eqn.outvars))
@@ -287,8 +290,6 @@ def _parameter(value: Any) -> Hashable:
         return tuple((key, _parameter(part)) for key, part in sorted(value.items()))
     if isinstance(value, np.ndarray | jax.Array):
         return (value.shape, str(value.dtype), np.asarray(value).tobytes())
-    if callable(value):
-        return Itself(value)
     try:
         hash(value)
     except TypeError:

@@ -18,7 +18,7 @@ import nestax.loop.lanes as loop
 from nestax.errors import SettingError
 from nestax.loop.lanes import CAPACITY, Lanes, Packing
 from nestax.loop.same_program import pieces_of
-from nestax.loop.step import Lane, with_columns_finite
+from nestax.loop.step import FINITE_COLUMNS, Lane
 from nestax.streams.feed import Feed, with_streams
 
 #: Seconds that one call should take, so that progress, callbacks and Ctrl-C feel prompt.
@@ -134,8 +134,11 @@ class Compiled:
         bounds = (jnp.asarray(n, jnp.int32) for n in (at.step, strides, length))
         packed, _, records = program(leaves, self.packing.pack(at.carry), *bounds)
         rows = {name: np.asarray(column)[:strides] for name, column in records.items()}
+        # What is recorded of F counts too; on the host, so that the program is one whatever is asked.
+        told = [np.isfinite(rows[name]) for name in FINITE_COLUMNS if name in rows]
+        rows["finite"] = np.logical_and.reduce([rows["finite"], *told])
         after = At(self.packing.unpack(packed), at.step + strides * length)
-        return Chunk(at, after, with_columns_finite(rows), strides, length)
+        return Chunk(at, after, rows, strides, length)
 
     def chunks(self, at: At, steps: int, stride: int, ahead: int = 0) -> Iterator[Chunk]:
         """``steps`` steps from ``at``, a record every ``stride``; a shorter last stride if need be.

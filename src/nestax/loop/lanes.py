@@ -112,29 +112,27 @@ def advance(
 ) -> tuple[list[Array], Array, dict[str, Array]]:
     """``strides`` times: ``length`` steps, then one record. Both numbers are traced bounds.
 
-    A block of draws may end within a stride and a stride within a block, so that the size of neither
-    depends on the other: runs of other lengths are the same program.
+    Draws that were made ahead may last beyond a record or end before it, so that their number does not
+    depend on the length of a stride: runs of other lengths are the same program.
     """
     first = step
     end = step + strides * length
     shapes = jax.eval_shape(lambda: observe(lanes, packed))
     records = jax.tree.map(lambda s: jnp.zeros((CAPACITY, *s.shape), s.dtype), shapes)
 
-    def one_block(state: Any) -> Any:
-        drawn = state[1]
-        step = state[1]
-        until = jnp.minimum(step + lanes.plan.ahead, end)
-        draws = _draw(lanes, step + 1, lanes.plan.ahead)
+    def with_draws_ahead(state: Any) -> Any:
+        begin = state[1]
+        until = jnp.minimum(begin + lanes.plan.ahead, end)
+        draws = _draw(lanes, begin + 1, lanes.plan.ahead)
 
         def to_record_or_end(state: Any) -> Any:
             packed, step, records, k = state
             due = first + (k + 1) * length
             stop = jnp.minimum(due, until)
-            one = lambda i, p: _step(lanes, p, jax.tree.map(lambda d: d[i - drawn], draws), i + 1)
+            one = lambda i, p: _step(lanes, p, jax.tree.map(lambda d: d[i - begin], draws), i + 1)
             packed = _loop(lanes.plan.unroll, step, stop, one, packed)
-            write = lambda all: jax.tree.map(
-                lambda all, new: all.at[k].set(new), all, observe(lanes, packed)
-            )
+            row = lambda: observe(lanes, packed)
+            write = lambda all: jax.tree.map(lambda all, new: all.at[k].set(new), all, row())
             records = jax.lax.cond(stop == due, write, lambda all: all, records)
             return packed, stop, records, k + (stop == due)
 
@@ -143,7 +141,7 @@ def advance(
         )
 
     state = (packed, step, records, jnp.zeros_like(step))
-    packed, step, records, _ = jax.lax.while_loop(lambda s: s[3] < strides, one_block, state)
+    packed, step, records, _ = jax.lax.while_loop(lambda s: s[3] < strides, with_draws_ahead, state)
     return packed, step, records
 
 

@@ -98,7 +98,7 @@ def draw_sizes(
 
 def _level_sizes(problem: Problem, name: str, size: Any) -> tuple[int, ...]:
     """From one number or a dictionary by level name; 0 for deterministic levels."""
-    stochastic = [level.name for level in problem.levels if not level.deterministic]
+    stochastic = [level.name for level in problem.levels if level.source is not None]
     if not isinstance(size, dict):
         size = dict.fromkeys(stochastic, size)
     if set(size) != set(stochastic):

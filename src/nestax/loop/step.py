@@ -243,15 +243,6 @@ def tracker_errors(problem: Problem, w: PyTree, trackers: Any) -> dict[str, Arra
     }
 
 
-def with_columns_finite(records: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Records whose column "finite" says that the lane is finite, and what is recorded of F as well.
-
-    On the host, so that the program which computes a record is the same whatever is asked of it.
-    """
-    told = [np.isfinite(records[name]) for name in FINITE_COLUMNS if name in records]
-    return records | {"finite": np.logical_and.reduce([records["finite"], *told])}
-
-
 def _list(names: Any) -> str:
     return ", ".join(sorted(names))
 

@@ -184,6 +184,8 @@ def _go_on(
                 if why is not None:  # go back to the record that fulfilled the rule
                     chunk = compiled.advance(chunk.before, k + 1, chunk.length)
                     break
+            if not chunk.strides:  # a part of a stride, which has no record of its own
+                book.finite = book.finite & chunk.records["finite"][0]
             at = chunk.after
             weights = _weights_of(compiled, chunk.after)
             if show:

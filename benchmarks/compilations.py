@@ -1,0 +1,176 @@
+"""What compiles again and what does not, and what stays in memory: two tables of docs/speed.md.
+
+    python benchmarks/compilations.py              # both; ten minutes and more
+    python benchmarks/compilations.py calls        # second calls alone
+    python benchmarks/compilations.py memory 500   # so many different problems in one process
+
+A compilation is what JAX's own log reports, whatever asked for it. Writes
+benchmarks/results/compilations.json and docs/speed.md.
+"""
+
+import json
+import logging
+import resource
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import nestax as nx
+from nestax.table import Table
+from pages import fill
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results" / "compilations.json"
+#: After so many problems memory is looked at.
+MARKS = (1, 25, 50, 100, 200, 300, 400, 500)
+
+
+class Compilations(logging.Handler):
+    """Counts the programs that JAX compiles."""
+
+    def __init__(self):
+        super().__init__(logging.DEBUG)
+        self.count = 0
+        jax.config.update("jax_log_compiles", True)
+        for name in ("jax._src.interpreters.pxla", "jax._src.dispatch"):
+            logger = logging.getLogger(name)
+            logger.addHandler(self)
+            logger.propagate = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.count += record.getMessage().startswith("Compiling")
+
+
+def portfolio(risk: float = 0.2) -> nx.Problem:
+    """That of the README, with functions that are written anew for every call."""
+    returns = nx.datasets.synthetic_returns(5_000, 10)
+    positive = lambda z: (z[0], z[1].clip(1e-4))
+    return nx.Problem(
+        levels=[
+            nx.Level(lambda x, r: (r @ x, x), data=returns, name="mean"),
+            nx.Level(
+                lambda yx, r: (yx[0], (r @ yx[1] - yx[0]) ** 2),
+                returns,
+                project=positive,
+                name="variance",
+            ),
+            nx.Level(lambda z: -z[0] + risk * jnp.sqrt(z[1]), name="utility"),
+        ],
+        w0=jnp.full(10, 0.1),
+        project=nx.projections.simplex,
+    )
+
+
+Run = Callable[..., Any]
+
+
+def run(optimizer: Any, problem: nx.Problem | None = None, steps: int = 2_000, **more: Any) -> None:
+    problem = portfolio() if problem is None else problem
+    nx.minimize(problem, nx.SMVR(beta=0.1), optimizer, steps=steps, batch_size=16, **more)
+
+
+#: A first call, and a second one that differs.
+CALLS: dict[str, tuple[Callable[[], None], Callable[[], None]]] = {
+    "the same again": (lambda: run(optax.sgd(0.1)), lambda: run(optax.sgd(0.1))),
+    "`optax.sgd`, another learning rate": (lambda: run(optax.sgd(0.1)), lambda: run(optax.sgd(0.03))),
+    "`optax.adam`, another learning rate": (lambda: run(optax.adam(0.1)), lambda: run(optax.adam(0.03))),
+    "a schedule, another learning rate and length": (
+        lambda: run(optax.adam(optax.cosine_decay_schedule(0.1, 2_000))),
+        lambda: run(optax.adam(optax.cosine_decay_schedule(0.03, 1_000))),
+    ),
+    "`inject_hyperparams`, another learning rate": (
+        lambda: run(optax.inject_hyperparams(optax.adam)(learning_rate=0.1)),
+        lambda: run(optax.inject_hyperparams(optax.adam)(learning_rate=0.03)),
+    ),
+    "another number of steps": (
+        lambda: run(optax.sgd(0.1), steps=2_000),
+        lambda: run(optax.sgd(0.1), steps=3_456),
+    ),
+    "another beta and seed": (
+        lambda: run(optax.sgd(0.1)),
+        lambda: nx.minimize(
+            portfolio(), nx.SMVR(beta=0.3), optax.sgd(0.1), steps=2_000, batch_size=16, seed=7
+        ),
+    ),
+    "another number inside a level": (
+        lambda: run(optax.sgd(0.1)),
+        lambda: run(optax.sgd(0.1), portfolio(risk=0.5)),
+    ),
+}
+
+
+def second_calls() -> list[list[Any]]:
+    """Seconds and compilations of a first and of a second call."""
+    compilations = Compilations()
+    rows = []
+    for name, calls in CALLS.items():
+        jax.clear_caches()
+        row: list[Any] = [name]
+        for call in calls:
+            before = compilations.count
+            begin = time.perf_counter()
+            call()
+            row += [time.perf_counter() - begin, compilations.count - before]
+        rows.append(row)
+        print(name, *(f"{x:.2f}" if isinstance(x, float) else x for x in row[1:]), flush=True)
+    return rows
+
+
+def resident() -> float:
+    """Mebibytes of this process in memory."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize() / 2**20
+
+
+def memory(count: int) -> list[list[Any]]:
+    """Memory after so many problems, every one with rows and functions of its own."""
+    rng = np.random.default_rng(0)
+    rows = []
+    begin = time.perf_counter()
+    for k in range(count):
+        width = 2 + k % 7
+        shift = float(k)
+        problem = nx.Problem(
+            [
+                nx.Level(lambda w, r, c=shift: jnp.tanh(r @ w) + c, rng.normal(size=(20 + k, width))),
+                nx.Level(lambda u, c=shift: (u - c - 0.3) ** 2),
+            ],
+            w0=jnp.zeros(width),
+        )
+        nx.minimize(problem, nx.SMVR(beta=0.1), optax.sgd(0.1), steps=20, batch_size=2)
+        if k + 1 in MARKS:
+            rows.append([k + 1, round(resident())])
+            print(*rows[-1], f"{time.perf_counter() - begin:.0f} s", flush=True)
+    return rows
+
+
+def write(found: dict[str, Any]) -> None:
+    RESULTS.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+    parts = {}
+    if "calls" in found:
+        columns = ["second call", "first: s", "compiled", "second: s", "compiled "]
+        rows = [[name, f"{a:.1f}", b, f"{c:.2f}", d] for name, a, b, c, d in found["calls"]]
+        parts["second calls"] = Table(columns, rows).to_markdown()
+    if "memory" in found:
+        marks = [f"{count:,}" for count, _ in found["memory"]]
+        parts["memory"] = Table(
+            ["problems", *marks], [["MiB", *(f"{size:,}" for _, size in found["memory"])]]
+        ).to_markdown()
+    fill("speed.md", parts)
+
+
+if __name__ == "__main__":
+    what = sys.argv[1] if len(sys.argv) > 1 else "all"
+    found = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    if what in ("all", "memory"):  # first, in a process that has done nothing else
+        found["memory"] = memory(int(sys.argv[2]) if len(sys.argv) > 2 else MARKS[-1])
+    if what in ("all", "calls"):
+        found["calls"] = second_calls()
+    write(found)
