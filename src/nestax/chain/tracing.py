@@ -26,6 +26,8 @@ from nestax.trees import on_device
 #: Primitives that only call what they hold, and those of functions with derivatives of their own.
 CALLS = ("jit", "pjit")
 OWN_RULES = ("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
+#: Packages whose code stays as it is while a process runs.
+SETTLED = ("nestax", "jax", "jaxlib", "optax", "equinox", "numpy", "builtins", "functools", "math")
 
 
 class Shapes(NamedTuple):
@@ -278,8 +280,17 @@ class Itself:
         return isinstance(other, Itself) and self.thing is other.thing
 
 
+def is_settled(thing: Any) -> bool:
+    """Whether a class or a function is of code that stays as it is."""
+    return (getattr(thing, "__module__", None) or "").split(".")[0] in SETTLED
+
+
 def _parameter(value: Any) -> Hashable:
     """A key of a parameter of an equation."""
+    # JAX wraps a function's own rule for many lanes anew at every trace.
+    wrapped = getattr(value, "__wrapped__", None)
+    if wrapped is not None and is_settled(type(value)) and is_settled(wrapped):
+        return Itself(wrapped)
     if isinstance(value, ClosedJaxpr):
         return (signature(value.jaxpr), *map(_parameter, value.consts))
     if isinstance(value, Jaxpr):

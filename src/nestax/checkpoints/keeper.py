@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 
 from nestax.checkpoints.files import Checkpoint, Folder
 from nestax.checkpoints.fingerprint import differences, fingerprint, shortly
@@ -40,7 +39,7 @@ class Saved(NamedTuple):
 
     at: At
     rows: list[dict[str, Any]]
-    finite: np.ndarray
+    finite: Any
     status: Status | None
     message: str
 
@@ -189,7 +188,7 @@ class Keeper:
 
     # Between chunks
 
-    def visit(self, at: At, rows: list[dict[str, Any]], finite: np.ndarray) -> str | None:
+    def visit(self, at: At, rows: list[dict[str, Any]], finite: Any) -> str | None:
         """Saves if it is time; a sentence if the run must stop here."""
         if time.perf_counter() - self.began < self.every:
             return None
@@ -198,7 +197,7 @@ class Keeper:
         return trouble and f"The run was stopped. {trouble}"
 
     def close(
-        self, at: At, rows: list[dict[str, Any]], finite: np.ndarray, status: Status, message: str
+        self, at: At, rows: list[dict[str, Any]], finite: Any, status: Status, message: str
     ) -> str:
         """The last checkpoint of this call; returns the message, and what went wrong while saving."""
         if self.failed or self.saved == (at.step, status):
@@ -213,7 +212,7 @@ class Keeper:
         self,
         at: At,
         rows: list[dict[str, Any]],
-        finite: np.ndarray,
+        finite: Any,
         status: Status | None,
         message: str,
     ) -> str | None:

@@ -61,12 +61,13 @@ ConfigOption = Annotated[
 ]
 
 
-def _version(wanted: bool) -> None:
+def _version(wanted: bool) -> bool:
     if wanted:
         from nestax.version import __version__
 
         typer.echo(f"nestax {__version__}")
         raise typer.Exit
+    return wanted
 
 
 @app.callback()

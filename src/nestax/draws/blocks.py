@@ -26,8 +26,8 @@ class Visits(eqx.Module):
     The rows themselves stay where they are until they are needed.
     """
 
-    blocks: Int[Array, " visited"]
-    index: Int[Array, "visited size"]
+    blocks: Int[Array, "*visited"]
+    index: Int[Array, "*visited size"]
 
     @property
     def size(self) -> int:

@@ -66,8 +66,8 @@ class CIVR(Restarting):
         draws = batches[0]["value"]
         g_new, J_new = g.value_and_jac(w, draws)
         g_old, J_old = g.value_and_jac(state.w, draws)
-        y = g.project(storm(g_new, 1, state.value[0], g_old))
-        z = storm(J_new, 1, state.jac, J_old)
+        y = g.project(storm(g_new, 1.0, state.value[0], g_old))
+        z = storm(J_new, 1.0, state.jac, J_old)
         return self._read(problem, w, y, z, state.count + 1)
 
     def _read(self, problem: Problem, w: PyTree, y: PyTree, z: Jacobian, count: Array):

@@ -79,8 +79,8 @@ class NestedSPIDER(Restarting):
             y, Z = level.value_and_jac(new, batch["value"])
             if not level.deterministic:
                 f_old, J_old = level.value_and_jac(old, batch["value"])
-                y = storm(y, 1, state.value[i], f_old)
-                Z = storm(Z, 1, state.jac[i], J_old)
+                y = storm(y, 1.0, state.value[i], f_old)
+                Z = storm(Z, 1.0, state.jac[i], J_old)
             new = level.project(y)
             old = state.value[i]
             value.append(new)

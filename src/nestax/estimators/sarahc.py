@@ -67,13 +67,13 @@ class SARAHC(Restarting):
         j, i = (batch["value"] for batch in batches)
         g_new, J_new = g.value_and_jac(w, j)
         g_old, J_old = g.value_and_jac(state.w, j)
-        value = g.project(storm(g_new, 1, state.value[0], g_old))
-        G = storm(J_new, 1, state.jac, J_old)
+        value = g.project(storm(g_new, 1.0, state.value[0], g_old))
+        G = storm(J_new, 1.0, state.jac, J_old)
         outer, pull_new = f.value_and_pull(value, i)
         _, pull_old = f.value_and_pull(state.value[0], i)
         new = pull_through([G.pull, pull_new], outer)
         old = pull_through([state.jac.pull, pull_old], outer)
-        grad = storm(new, 1, state.grad, old)
+        grad = storm(new, 1.0, state.grad, old)
         return self._read(w, value, f.project(outer), G, grad, state.count + 1)
 
     def _read(self, w: PyTree, value: PyTree, outer: Array, G: Jacobian, grad: PyTree, count: Array):

@@ -59,7 +59,7 @@ class SpiderBoost(Restarting):
     def update(self, problem: Problem, w: PyTree, batches: Batches, state: SpiderState):
         new = value_and_gradient(problem, w, batches)
         old = value_and_gradient(problem, state.w, batches)
-        tracked = storm(new, 1, (state.value, state.grad), old)
+        tracked = storm(new, 1.0, (state.value, state.grad), old)
         return self._read(problem, w, tracked, state.count + 1)
 
     def _read(self, problem: Problem, w: PyTree, tracked: tuple[Array, PyTree], count: Array):

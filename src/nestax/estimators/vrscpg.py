@@ -74,13 +74,13 @@ class VRSCPG(Snapshots):
         g_new, J_new = g.value_and_jac(w, rows)
         g_at, J_at = g.value_and_jac(state.at, rows)
         g_full, G_full, grad_full = state.full
-        value = g.project(storm(g_new, 1, g_full, g_at))
-        G = storm(J_new, 1, G_full, J_at)
+        value = g.project(storm(g_new, 1.0, g_full, g_at))
+        G = storm(J_new, 1.0, G_full, J_at)
         outer, pull_new = f.value_and_pull(value, outer_rows)
         _, pull_full = f.value_and_pull(g_full, outer_rows)
         new = pull_through([G.pull, pull_new], outer)
         old = pull_through([G_full.pull, pull_full], outer)
-        grad = storm(new, 1, grad_full, old)
+        grad = storm(new, 1.0, grad_full, old)
         state = VRSCPGState(w, (value, f.project(outer)), G, state.at, state.full)
         return Estimate(state.value[1], grad, {}), state
 

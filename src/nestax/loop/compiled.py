@@ -111,7 +111,7 @@ class Compiled:
         packed = _program(loop.start, self.structure)(self._leaves(0))
         return At(self.packing.unpack(jax.block_until_ready(packed)), 0)
 
-    def observe(self, at: At) -> tuple[At, dict[str, np.ndarray]]:
+    def observe(self, at: At) -> tuple[At, dict[str, Any]]:
         """A record at ``at``, which is to be replaced by the one returned. The program that advances a
         run makes it, by no steps, so that no other has to be compiled."""
         chunk = self._advance(jax.tree.leaves(self.all), at, 1, 0)

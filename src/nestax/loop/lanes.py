@@ -38,11 +38,11 @@ class Packing(NamedTuple):
     def firsts(self) -> list[int]:
         return sorted(set(self.groups))
 
-    def pack(self, tree: PyTree) -> list[Array]:
+    def pack(self, tree: PyTree) -> list[Any]:
         leaves = jax.tree.leaves(tree)
         return [leaves[k] for k in self.firsts]
 
-    def unpack(self, packed: list[Array]) -> PyTree:
+    def unpack(self, packed: list[Any]) -> PyTree:
         place = {first: n for n, first in enumerate(self.firsts)}
         return self.shape.treedef.unflatten([packed[place[k]] for k in self.groups])
 
@@ -94,22 +94,22 @@ class Lanes(eqx.Module):
         return jax.vmap(over_seeds, in_axes=(0, None, 0))
 
 
-def start(lanes: Lanes) -> list[Array]:
+def start(lanes: Lanes) -> list[Any]:
     """The first carry of every lane, packed."""
     pieces = lanes.pieces
     one = lambda setting, key, _: pieces.packing.pack(pieces.start(lanes.arrays, setting, key))
     return lanes.over(one)(lanes.settings, lanes.key, None)
 
 
-def observe(lanes: Lanes, packed: list[Array]) -> dict[str, Array]:
+def observe(lanes: Lanes, packed: list[Any]) -> dict[str, Array]:
     """One record of every lane, and whether everything that the lane carries is finite."""
     one = lambda setting, _, packed: lanes.pieces.observe(lanes.arrays, setting, packed)
     return lanes.over(one)(lanes.settings, None, packed)
 
 
 def advance(
-    lanes: Lanes, packed: list[Array], step: Array, strides: Array, length: Array
-) -> tuple[list[Array], Array, dict[str, Array]]:
+    lanes: Lanes, packed: list[Any], step: Array, strides: Array, length: Array
+) -> tuple[list[Any], Array, dict[str, Array]]:
     """``strides`` times: ``length`` steps, then one record. Both numbers are traced bounds.
 
     Draws that were made ahead may last beyond a record or end before it, so that their number does not
@@ -163,13 +163,13 @@ def _draw(lanes: Lanes, first: Array, many: int) -> PyTree:
     return jax.vmap(one, in_axes=(None, 0))(lanes.key, first + jnp.arange(many, dtype=first.dtype))
 
 
-def _step(lanes: Lanes, packed: list[Array], draws: Any, step: Array) -> list[Array]:
+def _step(lanes: Lanes, packed: list[Any], draws: Any, step: Array) -> list[Any]:
     """One step of every lane."""
     pieces = lanes.pieces
     period = lanes.plan.period or 1
 
-    def every(piece: Any) -> Callable[[list[Array]], list[Array]]:
-        def one(setting: PyTree, seed: tuple[Array, Any], packed: list[Array]) -> list[Array]:
+    def every(piece: Any) -> Callable[[list[Any]], list[Any]]:
+        def one(setting: PyTree, seed: tuple[Array, Any], packed: list[Any]) -> list[Any]:
             return pieces.packing.pack(piece(lanes.arrays, setting, *seed, packed, step))
 
         return lambda packed: lanes.over(one)(lanes.settings, (lanes.key, draws), packed)

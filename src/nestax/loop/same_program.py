@@ -18,12 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from nestax.chain.tracing import Itself, Shapes, Traced, shapes_of, trace
+from nestax.chain.tracing import Itself, Shapes, Traced, is_settled, shapes_of, trace
 from nestax.loop.lanes import Packing, Pieces, equal_places
 from nestax.loop.step import Carry, Lane
 
-#: Packages whose code stays as it is.
-SETTLED = ("nestax", "jax", "jaxlib", "optax", "equinox", "numpy", "builtins", "functools", "math")
 BY_VALUE = (int, float, complex, str, bytes, bool, type(None), np.dtype, np.generic)
 #: How many lanes of settled code are kept as pieces.
 KEPT_PIECES = 64
@@ -123,12 +121,8 @@ def _settled_types(treedef: Any) -> bool:
     if node is None:
         return True
     kind, static = node
-    fine = _is_settled(kind) and (kind is not jax.tree_util.Partial or _key(static) is not None)
+    fine = is_settled(kind) and (kind is not jax.tree_util.Partial or _key(static) is not None)
     return fine and all(map(_settled_types, treedef.children()))
-
-
-def _is_settled(thing: Any) -> bool:
-    return (getattr(thing, "__module__", None) or "").split(".")[0] in SETTLED
 
 
 def _key(thing: Any) -> Hashable | None:
@@ -141,7 +135,7 @@ def _key(thing: Any) -> Hashable | None:
         return _all(dict, [part for pair in thing.items() for part in pair])
     if isinstance(thing, functools.partial):
         return _all(functools.partial, (thing.func, thing.args, thing.keywords))
-    if not _is_settled(thing):
+    if not is_settled(thing):
         return None
     if isinstance(thing, types.FunctionType):
         cells = [_content(cell) for cell in thing.__closure__ or ()]

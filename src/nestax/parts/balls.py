@@ -17,8 +17,8 @@ class RunningRadius(eqx.Module):
     single draws that are far larger than usual are cut. The draw at hand does not count yet.
     """
 
-    factor: float = 10.0
-    rate: float = 0.01
+    factor: float | Array = 10.0
+    rate: float | Array = 0.01
 
     def after(self, size: Array | None, drawn: Jacobian) -> Array:
         """The running size once a Jacobian has been drawn."""

@@ -10,7 +10,6 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from nestax.chain.jacobian import Jacobian
-from nestax.chain.level import AnyBatch
 from nestax.chain.problem import Problem
 from nestax.errors import POSITIVE, ProblemError
 from nestax.parts.settings import (
@@ -22,8 +21,9 @@ from nestax.parts.settings import (
     with_schedules,
 )
 
-#: One dictionary per level, from the name of a pass to its batch; None for deterministic levels.
-Batches = tuple[dict[str, AnyBatch], ...]
+#: One dictionary per level, from the name of a pass to what was drawn for it: a batch, the visits of a
+#: chain with blocks, None for deterministic levels.
+Batches = tuple[dict[str, Any], ...]
 
 
 class Estimate(eqx.Module):

@@ -32,7 +32,7 @@ def visit_blocks(problem: Problem, batches: Batches, fn: Callable[..., PyTree], 
 
 def visited_in(batches: Batches) -> Array:
     """The blocks that a step visits, which are the same at all levels."""
-    return next(v.blocks for batch in batches for v in batch.values() if v is not None)  # pyright: ignore[reportAttributeAccessIssue]
+    return jnp.asarray(next(v.blocks for batch in batches for v in batch.values() if v is not None))
 
 
 def mean_of_visited(tree: PyTree) -> PyTree:

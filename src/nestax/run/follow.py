@@ -65,13 +65,13 @@ class Book:
     finite: of every lane, whether all of its records are.
     """
 
-    def __init__(self, meter: Meter, rows: list[dict[str, Any]], finite: np.ndarray):
+    def __init__(self, meter: Meter, rows: list[dict[str, Any]], finite: Any):
         self.meter = meter
         self.rows = rows
         self.finite = finite
 
     @classmethod
-    def begun(cls, meter: Meter, step: int, cost: Cost, first: dict[str, np.ndarray]) -> "Book":
+    def begun(cls, meter: Meter, step: int, cost: Cost, first: dict[str, Any]) -> "Book":
         """With the record of the start alone."""
         finite = first.pop("finite")
         return cls(meter, [{"step": step, **cost._asdict(), **first}], finite)

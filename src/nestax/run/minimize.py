@@ -28,7 +28,7 @@ from nestax.trees import as_host
 
 def minimize(
     problem: Problem,
-    estimator: AbstractEstimator | Method | None = None,
+    estimator: AbstractEstimator | Method | str | None = None,
     optimizer: optax.GradientTransformation | AbstractStep | None = None,
     *,
     steps: int | None = None,
