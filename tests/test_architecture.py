@@ -12,11 +12,34 @@ import nestax
 SOURCE = Path(nestax.__file__).parent
 #: The house. A place imports only from places before it, and freely within itself.
 HOUSE = [
-    "version", "moved", "errors", "trees", "table", "figures", "projections", "linear_oracles",
-    "draws", "chain", "problems", "parts", "theory", "steps", "estimators", "streams", "loop",
-    "checkpoints", "run", "study", "testing",
-    "datasets", "sklearn", "report", "paper", "cli", "names",
-]  # fmt: skip
+    "version",
+    "moved",
+    "errors",
+    "trees",
+    "table",
+    "figures",
+    "projections",
+    "linear_oracles",
+    "draws",
+    "chain",
+    "problems",
+    "parts",
+    "theory",
+    "steps",
+    "estimators",
+    "streams",
+    "loop",
+    "checkpoints",
+    "run",
+    "study",
+    "testing",
+    "datasets",
+    "sklearn",
+    "report",
+    "paper",
+    "cli",
+    "names",
+]
 #: Here one file is one method or one step rule, which knows none of its siblings.
 APART = ("estimators", "steps")
 #: Modules of those places that list what is there.

@@ -5,7 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.flatten_util import ravel_pytree
-from tests.helpers import CASES, assert_same, flat, noisy, quick_jit
+from tests.support.cases import CASES, noisy
+from tests.support.compare import assert_same, flat
+from tests.support.compiled import quick_jit
 
 import nestax as nx
 

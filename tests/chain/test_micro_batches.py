@@ -6,7 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tests.helpers import assert_same, flat, noisy, quick_jit
+from tests.support.cases import noisy
+from tests.support.compare import assert_same, flat
+from tests.support.compiled import quick_jit
 
 import nestax as nx
 

@@ -187,14 +187,23 @@ def test_bad_estimators_get_one_sentence(make, sentence):
 
 
 def sampled():
-    return nx.Problem([nx.Level(lambda w, z: w + z, nx.Sampler(jax.random.normal), name="noise"),
-                       nx.Level(lambda u: u**2, name="square")], jnp.asarray(1.0))  # fmt: skip
+    return nx.Problem(
+        [
+            nx.Level(lambda w, z: w + z, nx.Sampler(jax.random.normal), name="noise"),
+            nx.Level(lambda u: u**2, name="square"),
+        ],
+        jnp.asarray(1.0),
+    )
 
 
 def test_a_sampler_has_no_exact_record():
     assert set(nx.minimize(sampled(), nx.SMVR(0.1), optax.sgd(0.1), steps=2).records) == {
-        "step", "samples", "value_calls", "derivative_calls", "value",
-    }  # fmt: skip
+        "step",
+        "samples",
+        "value_calls",
+        "derivative_calls",
+        "value",
+    }
     with pytest.raises(nx.SettingError, match=r"exact_value needs the population.* a Stream has none"):
         nx.minimize(sampled(), nx.SMVR(), optax.sgd(0.1), steps=2, record=["exact_value"])
     with pytest.raises(nx.ProblemError, match="a Sampler or a Stream does not have: use SMVR"):

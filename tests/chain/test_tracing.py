@@ -6,6 +6,7 @@ import numpy as np
 import optax
 import pytest
 
+import nestax as nx
 from nestax.chain.tracing import Program, Traced, compute, origins_of, shapes_of, trace
 
 X = jax.ShapeDtypeStruct((3,), jnp.float64)
@@ -172,6 +173,19 @@ def test_programs_of_equal_key_are_equal_and_nothing_else_is():
     assert program != "program"
     assert isinstance(program, Program)
     assert isinstance(trace(lambda x: x, X), Traced)
+
+
+def test_a_rule_for_many_lanes_is_part_of_the_program():
+    """That of the library's simplex stays what it is; another one may read whatever it likes."""
+    project = lambda: trace(lambda x: nx.projections.simplex(x), X).program
+    assert project() == project()
+
+    @jax.custom_batching.custom_vmap
+    def double(x):
+        return 2 * x
+
+    double.def_vmap(lambda size, batched, x: (2 * x, batched[0]))
+    assert trace(lambda x: double(x), X).program != trace(lambda x: double(x), X).program
 
 
 def test_origins_follow_calls():

@@ -33,9 +33,13 @@ def make(kind, **kept):
         stages = [nx.theory.Stage(lr=0.05 / 2**k, beta=0.3 / 2**k, steps=STEPS // 4) for k in range(4)]
         return nx.solve_stages(problem, stages, seed=5, **facts)
     return nx.sweep(
-        problem, lambda s: (nx.SMVR(beta=0.3), optax.sgd(s.lr)), seeds=[1, 2], steps=STEPS,
-        settings={"lr": np.array([0.01, 0.05])}, **facts,
-    )  # fmt: skip
+        problem,
+        lambda s: (nx.SMVR(beta=0.3), optax.sgd(s.lr)),
+        seeds=[1, 2],
+        steps=STEPS,
+        settings={"lr": np.array([0.01, 0.05])},
+        **facts,
+    )
 
 
 def batches(rows):

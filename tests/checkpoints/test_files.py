@@ -106,8 +106,10 @@ def look(path):
 
 def test_the_last_two_are_kept_and_the_newest_is_found(three):
     assert sorted(os.listdir(three)) == [
-        "checkpoint-00000002.safetensors", "checkpoint-00000003.safetensors", RECORDS,
-    ]  # fmt: skip
+        "checkpoint-00000002.safetensors",
+        "checkpoint-00000003.safetensors",
+        RECORDS,
+    ]
     assert holds(Folder(three).load(), 3)
     (three / "checkpoint-00000003.safetensors").unlink()
     assert holds(Folder(three).load(), 2)
@@ -310,8 +312,13 @@ def test_what_is_sealed_here_is_what_is_written():
     tensors, about, _ = state(1)
     blob = b"".join(bytes(part) for part in encode(tensors, about))
     size = int.from_bytes(blob[:LENGTH], "little")
-    assert sealed(blob[LENGTH : LENGTH + size].replace(DIGEST.search(blob).group(1), b"0" * 64),
-                  blob[LENGTH + size :]) == blob  # fmt: skip
+    assert (
+        sealed(
+            blob[LENGTH : LENGTH + size].replace(DIGEST.search(blob).group(1), b"0" * 64),
+            blob[LENGTH + size :],
+        )
+        == blob
+    )
     assert decode(blob)[1] == about
 
 

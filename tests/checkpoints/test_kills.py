@@ -30,9 +30,12 @@ def check(kind, plan, place, monkeypatch):
     }
     done = subprocess.run(
         [sys.executable, killed.__file__, kind, str(place), json.dumps(plan)],
-        env=os.environ | cache, capture_output=True, text=True, check=False,
+        env=os.environ | cache,
+        capture_output=True,
+        text=True,
+        check=False,
         timeout=30 + 20 * len(plan),
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == [True] * len(plan), done.stderr
     whole = killed.make(kind)

@@ -95,10 +95,15 @@ def test_a_resumed_run_neither_starts_nor_observes_again(problem, tmp_path, monk
 def test_a_sweep_goes_on_with_every_lane(problem, tmp_path, monkeypatch):
     def sweep(**rest):
         return nx.sweep(
-            problem, lambda s: (nx.SMVR(beta=s.beta), optax.sgd(s.lr)), seeds=[4, 9], steps=45,
-            settings={"beta": np.array([0.1, 0.7]), "lr": np.array([0.05, 1e200])}, batch_size=2,
-            record_every=10, **rest,
-        )  # fmt: skip
+            problem,
+            lambda s: (nx.SMVR(beta=s.beta), optax.sgd(s.lr)),
+            seeds=[4, 9],
+            steps=45,
+            settings={"beta": np.array([0.1, 0.7]), "lr": np.array([0.05, 1e200])},
+            batch_size=2,
+            record_every=10,
+            **rest,
+        )
 
     whole = sweep()
     assert whole.status[:, 0].tolist() == [nx.Status.SUCCESS, nx.Status.NONFINITE]
@@ -123,10 +128,16 @@ def test_a_sweep_goes_on_with_every_lane(problem, tmp_path, monkeypatch):
     assert_equal_runs(sweep(checkpoint=tmp_path, resume=True).whole(), whole)
     with pytest.raises(nx.SettingError, match=r"settings\['lr'\] was .*0.05.* and is .*0.06"):
         nx.sweep(
-            problem, lambda s: (nx.SMVR(beta=s.beta), optax.sgd(s.lr)), seeds=[4, 9], steps=45,
-            settings={"beta": np.array([0.1, 0.7]), "lr": np.array([0.06, 1e200])}, batch_size=2,
-            record_every=10, checkpoint=tmp_path, resume=True,
-        )  # fmt: skip
+            problem,
+            lambda s: (nx.SMVR(beta=s.beta), optax.sgd(s.lr)),
+            seeds=[4, 9],
+            steps=45,
+            settings={"beta": np.array([0.1, 0.7]), "lr": np.array([0.06, 1e200])},
+            batch_size=2,
+            record_every=10,
+            checkpoint=tmp_path,
+            resume=True,
+        )
 
 
 def test_stages_go_on(problem, tmp_path):
@@ -357,7 +368,7 @@ def test_a_failed_number_is_never_written(tmp_path):
     burst = lambda w0: nx.Problem(
         [nx.Level(lambda w, r: r * w, rows, name="scale"), nx.Level(lambda u: jnp.exp(u * u))],
         jnp.asarray(w0),
-    )  # fmt: skip
+    )
     go = lambda w0=1.0, **rest: run(
         burst(w0), nx.Plain(), optax.sgd(-0.1), steps=200, record_every=5, **rest
     )
@@ -394,9 +405,14 @@ def test_a_random_output_is_kept_with_what_it_was_drawn_from(problem, tmp_path):
 
 
 HOSTILE = {
-    "step": "12", "status": "FINE", "message": None, "columns": {"value": ""}, "format": 0,
-    "fingerprint": [], "kinds": {"carry.w": "key none"},
-}  # fmt: skip
+    "step": "12",
+    "status": "FINE",
+    "message": None,
+    "columns": {"value": ""},
+    "format": 0,
+    "fingerprint": [],
+    "kinds": {"carry.w": "key none"},
+}
 
 
 @pytest.mark.parametrize("field", [*HOSTILE, "tensor", "shape", "bits", "no columns"])
@@ -457,8 +473,10 @@ def test_a_second_ctrl_c_stops_at_once(problem, tmp_path, monkeypatch):
     monkeypatch.setattr(Book, "add", add_and_stop)
     result = run(problem)
     assert (result.status, result.carry.step, result.records["step"][-1]) == (
-        nx.Status.INTERRUPTED, 30, 30,
-    )  # fmt: skip
+        nx.Status.INTERRUPTED,
+        30,
+        30,
+    )
 
 
 def test_handlers_of_ones_own_and_other_threads_are_left_alone(problem):

@@ -77,7 +77,7 @@ def test_a_directory(tmp_path):
         (["--unit", "percent", "--constraint", "budget", "--risk", "0"], "risk must be"),
         (["--prices"], "prices that are not positive"),
     ],
-)  # fmt: skip
+)
 def test_settings_that_do_not_fit(arguments, words, tmp_path):
     path = tmp_path / "returns.csv"
     path.write_text("\n".join(GOOD))

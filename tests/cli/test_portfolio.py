@@ -102,9 +102,11 @@ def comparison(refused):
     lost = status.copy()
     lost[0, 1] = nx.Status.NONFINITE
     records = lambda end: {
-        "step": np.array([0, 5]), "samples": samples, "gap": np.array([[[0.1, end]] * 3]),
+        "step": np.array([0, 5]),
+        "samples": samples,
+        "gap": np.array([[[0.1, end]] * 3]),
         "grad_norm": np.array([[[0.2, end]] * 3]),
-    }  # fmt: skip
+    }
     runs = {
         name: Sweep({"lr": np.array([0.1])}, np.zeros((1, 3, 2)), records(end), which)
         for name, end, which in (("Plain", 1e-3, lost), ("Snap", -1e-18, status))

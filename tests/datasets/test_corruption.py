@@ -83,7 +83,7 @@ def test_the_least_frequent_class_is_the_rare_one():
         (made_up([19, 5]), {}, "leaves no member of class 1, .* 19 others: lower it to 19"),
         (made_up([90, 10]), {"imbalance": 3}, "30 members of class 1, .* are 10: raise it to 9 or"),
     ],
-)  # fmt: skip
+)
 def test_one_sentence_for_arrays_that_do_not_fit(arguments, settings, sentence):
     with pytest.raises(nx.ProblemError, match=sentence):
         corrupt(*arguments, **settings)

@@ -21,28 +21,30 @@ def row(day, *start):
     return ",".join([day, *(f"{x:7.2f}" for x in numbers)])
 
 
-ORIGINAL = "\r\n".join([
-    "This file was created by a program using the 202605 database.",
-    "It contains value- and equal-weighted returns for 10 industry portfolios.",
-    "",
-    "Missing data are indicated by -99.99 or -999.",
-    "",
-    "  Average Value Weighted Returns -- Daily",
-    "," + NAMES.replace("Ind07", "Ind07 "),
-    row("19260701", 0.5, -2),
-    row("19260702", -99.99),
-    row("19260706", 1.5, 2),
-    row("19260707", 2.5, -999),
-    row("19260708", 3.5, 2),
-    "",
-    "  Average Equal Weighted Returns -- Daily",
-    "," + NAMES,
-    row("19260701", 7, 7),
-    row("19260702", 8, 8),
-    "",
-    "Copyright 2026 Eugene F. Fama and Kenneth R. French",
-    "",
-])  # fmt: skip
+ORIGINAL = "\r\n".join(
+    [
+        "This file was created by a program using the 202605 database.",
+        "It contains value- and equal-weighted returns for 10 industry portfolios.",
+        "",
+        "Missing data are indicated by -99.99 or -999.",
+        "",
+        "  Average Value Weighted Returns -- Daily",
+        "," + NAMES.replace("Ind07", "Ind07 "),
+        row("19260701", 0.5, -2),
+        row("19260702", -99.99),
+        row("19260706", 1.5, 2),
+        row("19260707", 2.5, -999),
+        row("19260708", 3.5, 2),
+        "",
+        "  Average Equal Weighted Returns -- Daily",
+        "," + NAMES,
+        row("19260701", 7, 7),
+        row("19260702", 8, 8),
+        "",
+        "Copyright 2026 Eugene F. Fama and Kenneth R. French",
+        "",
+    ]
+)
 COMPACT = "\n".join(
     ["date," + NAMES, row("19260701", 0.5, -2).replace(" ", ""), row("19260702", -99.99)]
 )

@@ -44,11 +44,27 @@ def test_it_reads_what_scikit_learn_writes(write, tmp_path):
 @pytest.mark.parametrize(
     "line",
     [
-        "x 1:2", "1 0:2", "1 -1:2", "1 2:1 2:1", "1 2:1 1:1", "1 1:x", "1 1:nan", "1 1:1e999", "inf 1:1",
-        "1 1:2:3", "1 2", "1 a:1", "1 1.5:1", "1 1:1_0", "1 1_0:1", "1,2", "1 qid:1 1:1", "1 1:2 # note",
+        "x 1:2",
+        "1 0:2",
+        "1 -1:2",
+        "1 2:1 2:1",
+        "1 2:1 1:1",
+        "1 1:x",
+        "1 1:nan",
+        "1 1:1e999",
+        "inf 1:1",
+        "1 1:2:3",
+        "1 2",
+        "1 a:1",
+        "1 1.5:1",
+        "1 1:1_0",
+        "1 1_0:1",
+        "1,2",
+        "1 qid:1 1:1",
+        "1 1:2 # note",
         f"1 {'9' * 5000}:1",
     ],
-)  # fmt: skip
+)
 def test_a_bad_line_is_named(write, line):
     with pytest.raises(nx.ProblemError, match="LIBSVM's format: line 2 is no 'label index:value"):
         libsvm(write(f"1 1:1\n{line}\n"))

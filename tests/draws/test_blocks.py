@@ -8,8 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from tests.blocked import B, M, blocked, drive_blocks
-from tests.helpers import BATCH, NumpyLevel, assert_same, flat, steps_memory
+from tests.support.blocked import B, M, blocked, drive_blocks
+from tests.support.cases import NumpyLevel
+from tests.support.compare import assert_same, flat
+from tests.support.compiled import steps_memory
+from tests.support.drive import BATCH
 
 import nestax as nx
 from nestax.draws.blocks import subset
@@ -61,8 +64,10 @@ def exact(case, w):
     for m in range(M):
         x, jacs = w, []
         for i, level in enumerate(case.levels):
-            rows = [jax.tree.leaves(jax.tree.map(lambda r, k=k: np.asarray(r[k]), case.rows[i][m]))
-                    for k in range(len(jax.tree.leaves(case.rows[i][m])[0]))]  # fmt: skip
+            rows = [
+                jax.tree.leaves(jax.tree.map(lambda r, k=k: np.asarray(r[k]), case.rows[i][m]))
+                for k in range(len(jax.tree.leaves(case.rows[i][m])[0]))
+            ]
             jacs.append(level.J(x, rows))
             x = level.f(x, rows)
         adjoint = np.ones(1)
@@ -218,9 +223,14 @@ def test_runs_do_not_depend_on_chunks_and_lanes_agree_with_runs():
     half = run(steps=6, record_every=3)
     assert_same(flat(run(steps=6, record_every=3, start=half.carry).w), flat(parts.w))
     lanes = nx.sweep(
-        problem, lambda s: (nx.PerBlock(nx.SCSC(s.beta)), optax.sgd(s.lr)),
-        settings=nx.grid(beta=[0.3, 0.9], lr=[0.05]), seeds=2, steps=12, record_every=3, **settings,
-    )  # fmt: skip
+        problem,
+        lambda s: (nx.PerBlock(nx.SCSC(s.beta)), optax.sgd(s.lr)),
+        settings=nx.grid(beta=[0.3, 0.9], lr=[0.05]),
+        seeds=2,
+        steps=12,
+        record_every=3,
+        **settings,
+    )
     assert_same(lanes.records["value"][0, 0], parts.records["value"])
     assert np.ptp(lanes.records["value"][:, :, -1]) > 0
 
@@ -304,7 +314,8 @@ ROWS = np.ones((4, 3))
         (lambda: nx.PerBlock(nx.COVER()).check(blocked().problem), "two levels and this chain has 3"),
         (
             lambda: nx.PerBlock(nx.SCSC(0.3)).init(
-                blocked().problem, blocked().problem.w0,
+                blocked().problem,
+                blocked().problem.w0,
                 draw_batches(blocked().problem, ("value",), KEY, 0, (2,) * 3),
             ),
             "visits all of them: draw_batches",
@@ -317,7 +328,7 @@ ROWS = np.ones((4, 3))
         (lambda: nx.minimize(blocked().problem, samples=10_000), "for chains without blocks only"),
         (lambda: nx.evaluate(ragged()[0].problem, np.ones(4)), "needs blocks of one length"),
     ],
-)  # fmt: skip
+)
 def test_refusals(build, sentence):
     with pytest.raises(ValueError, match=sentence):
         build()

@@ -4,7 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tests.helpers import assert_same, flat, quick_jit, rng_of
+from tests.support.cases import rng_of
+from tests.support.compare import assert_same, flat
+from tests.support.compiled import quick_jit
 
 import nestax as nx
 

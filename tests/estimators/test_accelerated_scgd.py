@@ -1,15 +1,9 @@
 """Accelerated SCGD and ASC-PG, which query g at extrapolated weights, written out in NumPy."""
 
 import pytest
-from tests.estimators.transcribe_two import (
-    apart,
-    assert_follows,
-    bent_two_levels,
-    descent,
-    shrunk,
-    without_range,
-)
-from tests.helpers import drive, noisy
+from tests.estimators.transcribe_two import apart, assert_follows, descent, shrunk
+from tests.support.cases import bent_two_levels, noisy, without_range
+from tests.support.drive import drive
 
 import nestax as nx
 

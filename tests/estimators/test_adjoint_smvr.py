@@ -5,7 +5,10 @@ from typing import NamedTuple
 import numpy as np
 import optax
 import pytest
-from tests.helpers import BATCH, FIRST_BATCH, MODES, STEPS, assert_same, drive, flat, noisy
+from tests.support.cases import noisy
+from tests.support.compare import assert_same, flat
+from tests.support.drive import BATCH, FIRST_BATCH, STEPS, drive
+from tests.support.methods import MODES
 
 import nestax as nx
 
@@ -89,8 +92,14 @@ def test_minimize_takes_the_same_steps():
     case = noisy("one_level")
     run = drive(case.problem, nx.AdjointSMVR(0.3), case.lr)
     result = nx.minimize(
-        case.problem, nx.AdjointSMVR(0.3), optax.sgd(case.lr), steps=STEPS, batch_size=BATCH,
-        init_batch_size=FIRST_BATCH, record_every=1, record=["value"],
-    )  # fmt: skip
+        case.problem,
+        nx.AdjointSMVR(0.3),
+        optax.sgd(case.lr),
+        steps=STEPS,
+        batch_size=BATCH,
+        init_batch_size=FIRST_BATCH,
+        record_every=1,
+        record=["value"],
+    )
     assert_same(result.records["value"], run.values)
     assert_same(flat(result.w), run.weights[-1])

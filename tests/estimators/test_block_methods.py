@@ -3,9 +3,11 @@
 import numpy as np
 import optax
 import pytest
-from tests.blocked import LR, B, M, blocked, draws_of, drive_blocks, visited_count
 from tests.estimators.test_scsc import scsc
-from tests.helpers import BATCH, STEPS, Case, assert_same, compiled_init, compiled_update, flat
+from tests.support.blocked import LR, B, M, blocked, draws_of, drive_blocks, visited_count
+from tests.support.cases import Case
+from tests.support.compare import assert_same, flat
+from tests.support.drive import BATCH, STEPS
 
 import nestax as nx
 
@@ -171,26 +173,6 @@ def test_adjoint_smvr_per_block(mode):
     follow(case, drive_blocks(case, nx.PerBlock(nx.AdjointSMVR(0.3, mode=mode))), step)
 
 
-def test_one_block_is_the_method_itself():
-    """PerBlock(est) is est."""
-    case = blocked("three_levels", blocks=1, visit=1)
-    alone = case.problem.block(0)
-    per_block = nx.PerBlock(nx.AdjointSMVR(0.3, mode="fresh"))
-    *_, batches = run = drive_blocks(case, per_block, steps=4)
-    estimator, state = per_block.estimator, None
-    for w, estimate, visits in zip(run[0], run[1], batches, strict=True):
-        own = tuple(
-            {name: level.source.batch(_row(visit)) for name, visit in batch.items()}
-            for level, batch in zip(case.problem.levels, visits, strict=True)
-        )
-        if state is None:
-            expected, state = compiled_init(estimator, alone, w, own)
-        else:
-            expected, state = compiled_update(estimator, alone, w, own, state)
-        assert_same(flat(estimate.grad), flat(expected.grad))
-        assert_same(estimate.value, expected.value)
-
-
 def _row(visit):
     return type(visit)(visit.blocks[0], visit.index[0])
 
@@ -216,8 +198,13 @@ def test_runs_by_name():
     """From the first call to records, with the errors of tracked values."""
     problem = blocked("two_levels", outer=False).problem
     result = nx.minimize(
-        problem, "msvr", optax.sgd(0.01), steps=STEPS, batch_size=BATCH,
-        record=["value", "exact_value", "value_error", "grad_error"], progress=False,
-    )  # fmt: skip
+        problem,
+        "msvr",
+        optax.sgd(0.01),
+        steps=STEPS,
+        batch_size=BATCH,
+        record=["value", "exact_value", "value_error", "grad_error"],
+        progress=False,
+    )
     assert result.records["value_error"].shape[1] == 2
     assert np.isfinite(result.records["grad_error"]).all()

@@ -1,14 +1,8 @@
 """CIVR of Zhang and Xiao, with a deterministic outer function, written out in NumPy."""
 
-from tests.estimators.transcribe_two import (
-    apart,
-    assert_follows,
-    bent_two_levels,
-    descent,
-    shrunk,
-    without_range,
-)
-from tests.helpers import BATCH, drive
+from tests.estimators.transcribe_two import apart, assert_follows, descent, shrunk
+from tests.support.cases import bent_two_levels, without_range
+from tests.support.drive import BATCH, drive
 
 import nestax as nx
 

@@ -5,14 +5,10 @@ import math
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tests.estimators.transcribe_two import (
-    apart,
-    assert_follows,
-    bent_two_levels,
-    descent,
-    without_range,
-)
-from tests.helpers import STEPS, assert_same, drive
+from tests.estimators.transcribe_two import apart, assert_follows, descent
+from tests.support.cases import bent_two_levels, without_range
+from tests.support.compare import assert_same
+from tests.support.drive import STEPS, drive
 
 import nestax as nx
 from nestax.parts.settings import with_schedules
@@ -54,10 +50,13 @@ def test_published(offset):
     assert_follows(run, cover(case, run.draws, beta, descent(rate)))
 
 
-@pytest.mark.parametrize(("settings", "beta", "first", "lr"), [
-    ({}, 0.5, 1000, 0.1),
-    ({"beta": 0.8, "first_stage": 3, "lr": 0.4}, 0.8, 3, 0.4),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("settings", "beta", "first", "lr"),
+    [
+        ({}, 0.5, 1000, 0.1),
+        ({"beta": 0.8, "first_stage": 3, "lr": 0.4}, 0.8, 3, 0.4),
+    ],
+)
 def test_stages(settings, beta, first, lr):
     case = bent_two_levels(outer_noisy=False)
     run = drive(case.problem, nx.RECOVER(**settings))

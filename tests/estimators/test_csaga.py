@@ -1,14 +1,9 @@
 """C-SAGA of Zhang and Xiao, with a deterministic outer function, written out in NumPy."""
 
 import numpy as np
-from tests.estimators.transcribe_two import (
-    apart,
-    assert_follows,
-    bent_two_levels,
-    descent,
-    without_range,
-)
-from tests.helpers import drive
+from tests.estimators.transcribe_two import apart, assert_follows, descent
+from tests.support.cases import bent_two_levels, without_range
+from tests.support.drive import drive
 
 import nestax as nx
 

@@ -2,7 +2,9 @@
 
 import numpy as np
 import pytest
-from tests.helpers import ROWS, assert_same, drive, noisy
+from tests.support.cases import ROWS, noisy
+from tests.support.compare import assert_same
+from tests.support.drive import drive
 
 import nestax as nx
 

@@ -1,15 +1,9 @@
 """NASA of Ghadimi, Ruszczyński and Wang, written out with matrices in NumPy."""
 
 import jax.numpy as jnp
-from tests.estimators.transcribe_two import (
-    apart,
-    assert_follows,
-    averaged,
-    bent_two_levels,
-    descent,
-    without_range,
-)
-from tests.helpers import STEPS, drive
+from tests.estimators.transcribe_two import apart, assert_follows, averaged, descent
+from tests.support.cases import bent_two_levels, without_range
+from tests.support.drive import STEPS, drive
 
 import nestax as nx
 

@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from tests.estimators.transcribe import bounded, exact_middle, follow, product, sgd
-from tests.helpers import ROWS, STEPS, noisy
+from tests.estimators.transcribe import bounded, follow, product, sgd
+from tests.support.cases import ROWS, exact_middle, noisy
+from tests.support.drive import STEPS
 
 import nestax as nx
 
@@ -49,9 +50,7 @@ def test_restarts_from_the_population():
 
 def test_published_pair():
     case = noisy("three_levels")
-    run = follow(
-        case, nx.NestedSPIDER(), nested_spider(case, 16), bounded(case, 0.5, STEPS**-0.5)
-    )  # fmt: skip
+    run = follow(case, nx.NestedSPIDER(), nested_spider(case, 16), bounded(case, 0.5, STEPS**-0.5))
     assert len(run.draws[0][0]["value"]) == 48
     moved = np.linalg.norm(np.diff(run.weights, axis=0), axis=1)
     assert moved.max() <= 0.5 * STEPS**-0.5 * (1 + 1e-12)

@@ -3,17 +3,9 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tests.estimators.transcribe import (
-    averaged,
-    exact_middle,
-    follow,
-    jacobians,
-    noiseless,
-    plain,
-    product,
-    sgd,
-)
-from tests.helpers import STEPS, noisy
+from tests.estimators.transcribe import averaged, follow, jacobians, noiseless, plain, product, sgd
+from tests.support.cases import exact_middle, noisy
+from tests.support.drive import STEPS
 
 import nestax as nx
 
@@ -71,9 +63,12 @@ def test_levels_without_noise(name):
 def test_last_level_without_noise():
     case = noisy("portfolio")
     follow(
-        case, nx.NLASG(tau=0.4, exact_levels=False), nlasg(case, "nlasg", lambda k: 0.4, False),
-        sgd(case), case.lr,
-    )  # fmt: skip
+        case,
+        nx.NLASG(tau=0.4, exact_levels=False),
+        nlasg(case, "nlasg", lambda k: 0.4, False),
+        sgd(case),
+        case.lr,
+    )
 
 
 def test_schedule_starts_at_zero_for_the_estimate_and_for_the_step():

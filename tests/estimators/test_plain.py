@@ -2,7 +2,9 @@
 
 import numpy as np
 import pytest
-from tests.helpers import assert_same, drive, flat, noisy
+from tests.support.cases import noisy
+from tests.support.compare import assert_same, flat
+from tests.support.drive import drive
 
 import nestax as nx
 

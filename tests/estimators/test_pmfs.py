@@ -4,16 +4,15 @@ import numpy as np
 import pytest
 from tests.estimators.transcribe import (
     descent,
-    exact_middle,
     follow,
     jacobians,
     noiseless,
-    portfolio_with_oracle,
     product,
     sgd,
     simplex_frank_wolfe,
 )
-from tests.helpers import RANGE, STEPS, noisy
+from tests.support.cases import RANGE, exact_middle, noisy, portfolio_with_oracle
+from tests.support.drive import STEPS
 
 import nestax as nx
 

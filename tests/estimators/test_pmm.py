@@ -4,18 +4,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from tests.estimators.transcribe import (
-    exact_middle,
     follow,
     jacobians,
     mean_of_products,
     noiseless,
     plain,
-    portfolio_with_oracle,
     product,
     sgd,
     simplex_frank_wolfe,
 )
-from tests.helpers import STEPS, noisy
+from tests.support.cases import exact_middle, noisy, portfolio_with_oracle
+from tests.support.drive import STEPS
 
 import nestax as nx
 

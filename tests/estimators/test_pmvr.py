@@ -3,16 +3,17 @@
 import numpy as np
 import pytest
 from tests.estimators.transcribe import (
-    exact_middle,
     follow,
     jacobians,
     mean_of_products,
-    portfolio_with_oracle,
     product,
     sgd,
     simplex_frank_wolfe,
 )
-from tests.helpers import MODES, STEPS, assert_same, drive, noisy
+from tests.support.cases import exact_middle, noisy, portfolio_with_oracle
+from tests.support.compare import assert_same
+from tests.support.drive import STEPS, drive
+from tests.support.methods import MODES
 
 import nestax as nx
 

@@ -2,7 +2,10 @@
 
 import numpy as np
 import pytest
-from tests.helpers import MODES, assert_same, drive, noisy
+from tests.support.cases import noisy
+from tests.support.compare import assert_same
+from tests.support.drive import drive
+from tests.support.methods import MODES
 
 import nestax as nx
 

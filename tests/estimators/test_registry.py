@@ -18,9 +18,10 @@ HOME = Path(inspect.getfile(estimators)).parent
 
 def test_every_file_of_a_method_is_imported_once():
     imports = [
-        node.module for node in ast.parse((HOME / "__init__.py").read_text()).body
+        node.module
+        for node in ast.parse((HOME / "__init__.py").read_text()).body
         if isinstance(node, ast.ImportFrom)
-    ]  # fmt: skip
+    ]
     assert {name.split(".")[-1] for name in imports} == {p.stem for p in HOME.glob("*.py")} - {
         "__init__",
         "registry",

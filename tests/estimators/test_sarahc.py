@@ -1,14 +1,9 @@
 """SARAH-Compositional of Yuan et al., written out with matrices in NumPy."""
 
 import pytest
-from tests.estimators.transcribe_two import (
-    apart,
-    assert_follows,
-    bent_two_levels,
-    descent,
-    without_range,
-)
-from tests.helpers import BATCH, drive
+from tests.estimators.transcribe_two import apart, assert_follows, descent
+from tests.support.cases import bent_two_levels, without_range
+from tests.support.drive import BATCH, drive
 
 import nestax as nx
 

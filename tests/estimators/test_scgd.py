@@ -2,14 +2,9 @@
 
 import jax.numpy as jnp
 import pytest
-from tests.estimators.transcribe_two import (
-    apart,
-    assert_follows,
-    bent_two_levels,
-    descent,
-    without_range,
-)
-from tests.helpers import drive, noisy
+from tests.estimators.transcribe_two import apart, assert_follows, descent
+from tests.support.cases import bent_two_levels, noisy, without_range
+from tests.support.drive import drive
 
 import nestax as nx
 

@@ -3,8 +3,9 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tests.estimators.transcribe import descent, exact_middle, follow, jacobians, noiseless, product, sgd
-from tests.helpers import STEPS, noisy
+from tests.estimators.transcribe import descent, follow, jacobians, noiseless, product, sgd
+from tests.support.cases import exact_middle, noisy
+from tests.support.drive import STEPS
 
 import nestax as nx
 

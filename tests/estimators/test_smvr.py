@@ -6,18 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from tests.helpers import (
-    BATCH,
-    FIRST_BATCH,
-    RANGE,
-    STEPS,
-    assert_same,
-    compiled_init,
-    draws_at,
-    drive,
-    flat,
-    noisy,
-)  # fmt: skip
+from tests.support.cases import RANGE, noisy
+from tests.support.compare import assert_same, flat
+from tests.support.compiled import compiled_init
+from tests.support.drive import BATCH, FIRST_BATCH, STEPS, draws_at, drive
 
 import nestax as nx
 from nestax.parts.balls import RunningRadius
@@ -103,9 +95,15 @@ def test_minimize_takes_the_same_steps():
     case = noisy("portfolio")
     run = drive(case.problem, nx.SMVR(beta=0.3), case.lr)
     result = nx.minimize(
-        case.problem, nx.SMVR(beta=0.3), optax.sgd(case.lr), steps=STEPS, batch_size=BATCH,
-        init_batch_size=FIRST_BATCH, record_every=2, record=["value"],
-    )  # fmt: skip
+        case.problem,
+        nx.SMVR(beta=0.3),
+        optax.sgd(case.lr),
+        steps=STEPS,
+        batch_size=BATCH,
+        init_batch_size=FIRST_BATCH,
+        record_every=2,
+        record=["value"],
+    )
     assert_same(result.records["value"], run.values[::2])
     assert_same(result.w, run.weights[-1])
 
@@ -197,9 +195,15 @@ def test_the_running_ball_cuts_a_rare_huge_draw_and_leaves_the_others_alone():
 
     def run(radius, steps):
         return nx.minimize(
-            problem, nx.SMVR(beta=0.1, radius=radius), optax.sgd(0.0), steps=steps, batch_size=1,
-            init_batch_size=1, record_every=1, record=["value"],
-        )  # fmt: skip
+            problem,
+            nx.SMVR(beta=0.1, radius=radius),
+            optax.sgd(0.0),
+            steps=steps,
+            batch_size=1,
+            init_batch_size=1,
+            record_every=1,
+            record=["value"],
+        )
 
     first = int(np.argmax(run(None, 300).records["value"] > 10))
     assert first > 10

@@ -4,7 +4,9 @@ import jax
 import numpy as np
 import optax
 import pytest
-from tests.helpers import BATCH, assert_same, drive, flat, noisy
+from tests.support.cases import noisy
+from tests.support.compare import assert_same, flat
+from tests.support.drive import BATCH, drive
 
 import nestax as nx
 

@@ -2,7 +2,8 @@
 
 import pytest
 from tests.estimators.transcribe_two import apart, assert_follows, bounded, descent
-from tests.helpers import BATCH, ROWS, STEPS, drive, noisy
+from tests.support.cases import ROWS, noisy
+from tests.support.drive import BATCH, STEPS, drive
 
 import nestax as nx
 

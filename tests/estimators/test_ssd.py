@@ -14,7 +14,8 @@ from tests.estimators.transcribe import (
     sgd,
     transcribe,
 )
-from tests.helpers import ROWS, STEPS, Case, NumpyLevel, drive, noisy, rng_of, sigmoid
+from tests.support.cases import ROWS, Case, NumpyLevel, noisy, rng_of, sigmoid
+from tests.support.drive import STEPS, drive
 
 import nestax as nx
 

@@ -2,7 +2,9 @@
 
 import numpy as np
 from tests.estimators.transcribe_two import assert_follows, descent
-from tests.helpers import assert_same, drive, noisy
+from tests.support.cases import noisy
+from tests.support.compare import assert_same
+from tests.support.drive import drive
 
 import nestax as nx
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from tests.estimators.transcribe import descent, exact_middle, follow, jacobians, noiseless, product, sgd
-from tests.helpers import noisy
+from tests.estimators.transcribe import descent, follow, jacobians, noiseless, product, sgd
+from tests.support.cases import exact_middle, noisy
 
 import nestax as nx
 
@@ -38,7 +38,7 @@ def test_one_beta_per_level(name):
     case, beta = noisy("three_levels"), [0.7, 0.4, 0.9]
     follow(
         case, METHODS[name](beta=beta), tscgd(case, name, lambda i, t: beta[i - 1]), sgd(case), case.lr
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("problem", ["three_levels", "portfolio"])

@@ -1,12 +1,8 @@
 """What the NumPy transcriptions share: the loop over the steps, products of Jacobians, step rules."""
 
-import functools
-
-import jax
 import numpy as np
-from tests.helpers import Case, NumpyLevel, assert_same, drive, noisy, quadratic
-
-import nestax as nx
+from tests.support.compare import assert_same
+from tests.support.drive import drive
 
 
 def transcribe(case, draws, method, step):
@@ -99,33 +95,3 @@ def bounded(case, rate, eps):
 
 def simplex_frank_wolfe(rate):
     return lambda c, w, v: w + rate * (np.eye(w.size)[np.argmin(v)] - w)
-
-
-# Cases
-
-
-@functools.cache
-def exact_middle() -> Case:
-    """Three levels, the middle one without noise."""
-    case = noisy("three_levels")
-    first, middle, last = case.problem.levels
-    row = jax.tree.map(lambda x: x[0], middle.source.data)
-    problem = nx.Problem(
-        [first, nx.Level(lambda u: quadratic(u, row), name="exact"), last], case.problem.w0
-    )
-    known = [np.asarray(x) for x in row]
-    level = NumpyLevel(
-        value=lambda u: case.levels[1].value(u, *known), jac=lambda u: case.levels[1].jac(u, *known)
-    )
-    return case._replace(problem=problem, levels=(case.levels[0], level, case.levels[2]))
-
-
-@functools.cache
-def portfolio_with_oracle() -> Case:
-    """The portfolio, with linear minimisation over the simplex."""
-    case = noisy("portfolio")
-    problem = nx.Problem(
-        case.problem.levels, case.problem.w0, project=case.problem.feasible,
-        linear_oracle=nx.linear_oracles.simplex,
-    )  # fmt: skip
-    return case._replace(problem=problem)

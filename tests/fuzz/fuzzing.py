@@ -46,12 +46,43 @@ LONGEST_MESSAGE = 1_500
 # Changing files
 
 PIECES = [
-    b"", b",", b";", b":", b"\n", b"\r", b'"', b"\0", b"\0" * 40, b"\xff\xfe", b"nan", b"inf", b"1e999",
-    b"-", b"_", b" ", b"9" * 400, b"2020-02-30", b"\xe2\x80\xa8", b"\x1f\x8b", b"PK\x03\x04", b"PAR1",
-    b"1:1", b"\xef\xbb\xbf", b"99999999999:1", b"1e-320", "٣".encode(), b"\xff" * 8,
-    b"\x7f" + b"\xff" * 7, b"[" * 5_000, b"{" * 200, b'{"a":' * 2_000, b"null", b"-1", b"true",
+    b"",
+    b",",
+    b";",
+    b":",
+    b"\n",
+    b"\r",
+    b'"',
+    b"\0",
+    b"\0" * 40,
+    b"\xff\xfe",
+    b"nan",
+    b"inf",
+    b"1e999",
+    b"-",
+    b"_",
+    b" ",
+    b"9" * 400,
+    b"2020-02-30",
+    b"\xe2\x80\xa8",
+    b"\x1f\x8b",
+    b"PK\x03\x04",
+    b"PAR1",
+    b"1:1",
+    b"\xef\xbb\xbf",
+    b"99999999999:1",
+    b"1e-320",
+    "٣".encode(),
+    b"\xff" * 8,
+    b"\x7f" + b"\xff" * 7,
+    b"[" * 5_000,
+    b"{" * 200,
+    b'{"a":' * 2_000,
+    b"null",
+    b"-1",
+    b"true",
     b"18446744073709551616",
-]  # fmt: skip
+]
 NEAR = b"0123456789.,:-e\n"
 
 
@@ -86,10 +117,37 @@ def _nested(depth):
 
 
 HOSTILE = [
-    None, True, False, -1, 0, 1, 2**31, 2**63, 2**70, -(2**63), 0.5, math.inf, math.nan, "", "x", "\0",
-    "../../outside", "/outside", "x" * 3_000, [], [[]], {}, {"a": 1}, _nested(200), ["x"], [1, 2, 3],
-    "cos\nsystem\n(S'true'\ntR.", {"py/object": "os.system"}, "key threefry2x32", "bits float64",
-]  # fmt: skip
+    None,
+    True,
+    False,
+    -1,
+    0,
+    1,
+    2**31,
+    2**63,
+    2**70,
+    -(2**63),
+    0.5,
+    math.inf,
+    math.nan,
+    "",
+    "x",
+    "\0",
+    "../../outside",
+    "/outside",
+    "x" * 3_000,
+    [],
+    [[]],
+    {},
+    {"a": 1},
+    _nested(200),
+    ["x"],
+    [1, 2, 3],
+    "cos\nsystem\n(S'true'\ntR.",
+    {"py/object": "os.system"},
+    "key threefry2x32",
+    "bits float64",
+]
 
 
 def mutated_json(tree, rng: random.Random):
@@ -293,7 +351,8 @@ class Commands:
 READERS = {
     "returns": (lambda: Bytes(TABLE, lambda p: sound(read_returns(p, unit="percent").values)), 12),
     "fractions": (
-        lambda: Bytes(TABLE, lambda p: sound(read_returns(p, unit="fraction", dates=True).values)), 8,
+        lambda: Bytes(TABLE, lambda p: sound(read_returns(p, unit="fraction", dates=True).values)),
+        8,
     ),
     "prices": (lambda: Bytes(PRICES, lambda p: sound(read_returns(p, kind="prices").values)), 10),
     "packed": (
@@ -303,7 +362,8 @@ READERS = {
         8,
     ),
     "Parquet returns": (
-        lambda: Bytes(parquet(), lambda p: sound(read_returns(p, unit="percent").values)), 6,
+        lambda: Bytes(parquet(), lambda p: sound(read_returns(p, unit="percent").values)),
+        6,
     ),
     "Parquet stream": (lambda: Bytes(parquet(), read_stream), 12),
     "examples": (lambda: Bytes(TABLE, lambda p: sound(read_examples(p, "date", groups="a").X)), 8),
@@ -315,7 +375,7 @@ READERS = {
     "sealed checkpoint": (lambda: Kept("checkpoint", sealed=True), 3),
     "result": (Results, 8),
     "command": (Commands, 6),
-}  # fmt: skip
+}
 
 # Reading them
 

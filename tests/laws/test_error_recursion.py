@@ -5,8 +5,8 @@ import functools
 import jax
 import numpy as np
 import pytest
-from tests.helpers import storm_family
-from tests.laws.frozen import draws, follow, mean_and_error
+from tests.support.frozen import draws, follow, mean_and_error
+from tests.support.methods import storm_family
 
 BETAS, SIGMA = np.asarray([0.02, 0.05, 0.1, 0.2]), 0.5
 
@@ -17,7 +17,7 @@ def squared_errors(estimator, betas, first, rest):
     return (jax.vmap(value)(betas) - 1.0) ** 2
 
 
-@pytest.mark.parametrize("estimator", ["smvr", "adjoint_lagged", "product_fresh"])
+@pytest.mark.parametrize("estimator", ["SMVR", "AdjointSMVR lagged", "ProductSMVR fresh"])
 def test_variance_is_proportional_to_beta(estimator):
     passes = tuple(storm_family(0.1)[estimator].passes)
     variance, error = mean_and_error(squared_errors(estimator, BETAS, *draws(SIGMA, passes)))

@@ -9,17 +9,17 @@ import functools
 
 import jax
 import pytest
-from tests.helpers import storm_family
-from tests.laws.frozen import draws, follow, mean_and_error
+from tests.support.frozen import draws, follow, mean_and_error
+from tests.support.methods import storm_family
 
 EXPECTED = {
-    "smvr": lambda beta, sigma: 1 + sigma**2 * beta / (2 - beta),
-    "adjoint_fresh": lambda beta, sigma: 1.0,
-    "adjoint_lagged": lambda beta, sigma: 1.0,
-    "adjoint_reuse": lambda beta, sigma: 1 + sigma**2,
-    "product_fresh": lambda beta, sigma: 1.0,
-    "product_lagged": lambda beta, sigma: 1.0,
-    "product_reuse": lambda beta, sigma: 1 + sigma**2,
+    "SMVR": lambda beta, sigma: 1 + sigma**2 * beta / (2 - beta),
+    "AdjointSMVR fresh": lambda beta, sigma: 1.0,
+    "AdjointSMVR lagged": lambda beta, sigma: 1.0,
+    "AdjointSMVR reuse": lambda beta, sigma: 1 + sigma**2,
+    "ProductSMVR fresh": lambda beta, sigma: 1.0,
+    "ProductSMVR lagged": lambda beta, sigma: 1.0,
+    "ProductSMVR reuse": lambda beta, sigma: 1 + sigma**2,
 }
 
 

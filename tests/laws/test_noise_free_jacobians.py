@@ -5,7 +5,10 @@ import functools
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tests.helpers import ROWS, assert_same, drive, rng_of, storm_family
+from tests.support.cases import ROWS, rng_of
+from tests.support.compare import assert_same
+from tests.support.drive import drive
+from tests.support.methods import storm_family
 
 import nestax as nx
 
@@ -39,7 +42,7 @@ def dense(beta):
 
 @pytest.mark.parametrize("beta", [0.05, 0.3])
 @pytest.mark.parametrize(
-    "estimator", ["adjoint_fresh", "adjoint_reuse", "product_fresh", "product_reuse"]
+    "estimator", ["AdjointSMVR fresh", "AdjointSMVR reuse", "ProductSMVR fresh", "ProductSMVR reuse"]
 )
 def test_same_trajectory_as_dense(estimator, beta):
     run = run_of(storm_family(beta)[estimator])

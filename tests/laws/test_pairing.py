@@ -3,7 +3,8 @@
 import jax
 import numpy as np
 import pytest
-from tests.helpers import noisy
+from tests.support.cases import noisy
+from tests.support.methods import PAIRING, chain_of, every_method
 
 import nestax as nx
 
@@ -32,3 +33,20 @@ def test_levels_passes_and_steps_have_draws_of_their_own():
         for name in ("value", "grad")
     ]
     assert len(set(rows)) == len(rows) == 8
+
+
+@pytest.mark.parametrize("name", PAIRING.covers)
+def test_the_first_pass_of_every_method_draws_the_same_and_so_does_the_second(name):
+    """Whatever other passes there are, and whichever of them the outermost level leaves out."""
+    method = every_method()[name]
+    problem = chain_of(method).problem
+    sizes = (4,) * len(problem.levels)
+    draw = lambda passes: nx.draw_batches(problem, passes, jax.random.key(3), 7, sizes)
+    places = list(method.passes)
+    for own, others in zip(draw(method), draw(("first", "second")), strict=True):
+        for pass_name, batch in own.items():
+            other = others[("first", "second")[places.index(pass_name)]]
+            assert (batch is None) == (other is None)
+            if batch is not None:
+                np.testing.assert_array_equal(batch.index, other.index)
+                np.testing.assert_array_equal(*(getattr(b, "blocks", None) for b in (batch, other)))

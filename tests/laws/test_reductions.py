@@ -4,8 +4,9 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tests.estimators.transcribe_two import bent_two_levels
-from tests.helpers import FIRST_BATCH, STEPS, assert_same, drive, flat, noisy, quiet
+from tests.support.cases import bent_two_levels, noisy, quiet
+from tests.support.compare import assert_same, flat
+from tests.support.drive import FIRST_BATCH, STEPS, drive
 
 import nestax as nx
 

@@ -5,21 +5,23 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from tests.helpers import BATCH, FIRST_BATCH, STEPS, draws_at, every_estimator, noisy, rng_of
+from tests.support.cases import noisy, rng_of
+from tests.support.drive import BATCH, FIRST_BATCH, STEPS, draws_at
+from tests.support.methods import core_methods
 
 import nestax as nx
 from nestax.loop.plan import Meter
 
 # Per draw and step: passes, value calls, derivative calls.
 TABLE = {
-    "smvr": (1, 2, 2),
-    "adjoint_fresh": (2, 2, 2),
-    "adjoint_lagged": (1, 3, 2),
-    "adjoint_reuse": (1, 2, 2),
-    "product_fresh": (2, 2, 2),
-    "product_lagged": (1, 3, 2),
-    "product_reuse": (1, 2, 2),
-    "plain": (1, 1, 1),
+    "SMVR": (1, 2, 2),
+    "AdjointSMVR fresh": (2, 2, 2),
+    "AdjointSMVR lagged": (1, 3, 2),
+    "AdjointSMVR reuse": (1, 2, 2),
+    "ProductSMVR fresh": (2, 2, 2),
+    "ProductSMVR lagged": (1, 3, 2),
+    "ProductSMVR reuse": (1, 2, 2),
+    "Plain": (1, 1, 1),
 }
 
 
@@ -37,19 +39,25 @@ def test_minimize_reports_draws_and_calls():
     """Two of the portfolio's three levels are stochastic."""
     case = noisy("portfolio")
     records = nx.minimize(
-        case.problem, nx.SMVR(0.3), optax.sgd(case.lr), steps=STEPS, batch_size=BATCH,
-        init_batch_size=FIRST_BATCH, record_every=2, record=["value"],
-    ).records  # fmt: skip
+        case.problem,
+        nx.SMVR(0.3),
+        optax.sgd(case.lr),
+        steps=STEPS,
+        batch_size=BATCH,
+        init_batch_size=FIRST_BATCH,
+        record_every=2,
+        record=["value"],
+    ).records
     steps = np.arange(0, STEPS + 1, 2)
     np.testing.assert_array_equal(records["step"], steps)
-    expected = expected_cost("smvr", levels=2, steps=steps)
+    expected = expected_cost("SMVR", levels=2, steps=steps)
     np.testing.assert_array_equal(cost_columns(records), expected)
 
 
 @pytest.mark.parametrize("estimator", TABLE)
 def test_every_estimator_declares_its_cost(estimator):
     problem = noisy("portfolio").problem
-    meter = Meter(problem, every_estimator()[estimator], (BATCH,) * 3, (FIRST_BATCH,) * 3)
+    meter = Meter(problem, core_methods()[estimator], (BATCH,) * 3, (FIRST_BATCH,) * 3)
     for steps in (0, 1, 7):
         cost = meter.after(meter.start, 0, steps)
         np.testing.assert_array_equal(cost, expected_cost(estimator, 2, [steps])[0])
@@ -58,9 +66,13 @@ def test_every_estimator_declares_its_cost(estimator):
 def test_snapshots_count_the_population():
     case = noisy("one_level")
     records = nx.minimize(
-        case.problem, nx.SnapshotSMVR(0.3, period=5), optax.sgd(case.lr), steps=STEPS,
-        batch_size=BATCH, record=["value"],
-    ).records  # fmt: skip
+        case.problem,
+        nx.SnapshotSMVR(0.3, period=5),
+        optax.sgd(case.lr),
+        steps=STEPS,
+        batch_size=BATCH,
+        record=["value"],
+    ).records
     rows, step = 40 * np.ones(3), BATCH * np.asarray([1, 3, 3])
     expected = [rows * (1 + t // 5) + step * (t - t // 5) for t in range(STEPS + 1)]
     np.testing.assert_array_equal(cost_columns(records), expected)
@@ -111,9 +123,9 @@ def counted_problem():
     return problem, (inner, outer)
 
 
-@pytest.mark.parametrize("estimator", every_estimator())
+@pytest.mark.parametrize("estimator", core_methods())
 def test_declared_passes_are_the_calls_that_are_made(estimator):
-    method = every_estimator()[estimator]
+    method = core_methods()[estimator]
     problem, functions = counted_problem()
     passes = method.passes
     batches = draws_at(problem, tuple(passes), 0, BATCH)

@@ -2,16 +2,24 @@
 
 import numpy as np
 import pytest
-from tests.helpers import BATCH, STEPS, noisy
+from tests.support.cases import noisy
+from tests.support.drive import BATCH, STEPS
 
 import nestax as nx
 
 
 def columns(estimator, name="three_levels", **more):
     records = nx.minimize(
-        noisy(name).problem, estimator, nx.steps.Descent(0.01), steps=STEPS, batch_size=BATCH,
-        init_batch_size=5, record=["value"], record_every=1, **more,
-    ).records  # fmt: skip
+        noisy(name).problem,
+        estimator,
+        nx.steps.Descent(0.01),
+        steps=STEPS,
+        batch_size=BATCH,
+        init_batch_size=5,
+        record=["value"],
+        record_every=1,
+        **more,
+    ).records
     return np.stack([records[c] for c in ("samples", "value_calls", "derivative_calls")], axis=1)
 
 

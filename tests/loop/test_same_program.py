@@ -163,9 +163,13 @@ def test_a_method_of_ones_own_is_looked_at(monkeypatch):
 def test_sweeps_evaluations_and_checks_see_it_too(monkeypatch):
     problem = problem_of(lambda w, r: RISK * jnp.sum((w - r) ** 2), exact=lambda w: w @ w)
     sweep = lambda: nx.sweep(
-        problem, lambda s: (nx.Plain(), optax.sgd(s.lr * RISK)), settings=nx.grid(lr=[0.1]), seeds=1,
-        steps=3, batch_size=2,
-    ).records["value"]  # fmt: skip
+        problem,
+        lambda s: (nx.Plain(), optax.sgd(s.lr * RISK)),
+        settings=nx.grid(lr=[0.1]),
+        seeds=1,
+        steps=3,
+        batch_size=2,
+    ).records["value"]
     w = jnp.zeros(3)
     before = sweep(), nx.evaluate(problem, w).value, nx.check(problem).exact_error
     monkeypatch.setitem(globals(), "RISK", 2.0)
@@ -259,6 +263,19 @@ def test_functions_written_anew_are_found_again():
     assert traces_of(run, run) == [0, 0]
 
 
+def test_networks_are_found_again():
+    """Activations have derivatives of their own, which every trace makes anew."""
+
+    def run(lr):
+        net = lambda w, r: jnp.sum(jax.nn.gelu(jax.nn.relu(r @ w) @ w)) ** 2
+        levels = [nx.Level(net, ROWS), nx.Level(jax.nn.softplus)]
+        problem = nx.Problem(levels, w0=jnp.ones((3, 3)), exact=jnp.sum)
+        nx.minimize(problem, nx.SCSC(0.1), optax.adam(lr), steps=3, batch_size=2)
+
+    run(0.1)
+    assert traces_of(lambda: run(0.1), lambda: run(0.2)) == [0, 0]
+
+
 def test_closed_over_arrays_are_arguments_and_not_kept():
     """Another array of the same shape is the same program."""
     make = lambda scale: problem_of(lambda w, r: jnp.sum(scale * (w - r) ** 2))
@@ -279,9 +296,17 @@ def test_settled_code_has_a_key_and_any_other_has_none():
     assert settled(jax.tree_util.Partial(jnp.sin)) == settled(jax.tree_util.Partial(jnp.sin))
     assert settled(jax.nn.relu) is not None
     ours = [
-        helper, MODEL.loss, lambda x: x, optax.sgd(lambda count: 0.1), functools.partial(helper, 1),
-        jax.tree_util.Partial(helper), jax.jit(helper), [].append, np.ones(3), {"a": helper},
-    ]  # fmt: skip
+        helper,
+        MODEL.loss,
+        lambda x: x,
+        optax.sgd(lambda count: 0.1),
+        functools.partial(helper, 1),
+        jax.tree_util.Partial(helper),
+        jax.jit(helper),
+        [].append,
+        np.ones(3),
+        {"a": helper},
+    ]
     assert [settled(thing) for thing in ours] == [None] * len(ours)
 
 

@@ -15,9 +15,17 @@ from nestax.problems.few_shot.networks import Network
 from nestax.run.sweep import Point
 
 SMALL = SetUp(
-    side=7, filters=2, tasks=6, episodes=8, visit=2, steps=4, seeds=2, train_tasks=3, test_tasks=4,
+    side=7,
+    filters=2,
+    tasks=6,
+    episodes=8,
+    visit=2,
+    steps=4,
+    seeds=2,
+    train_tasks=3,
+    test_tasks=4,
     records=2,
-)  # fmt: skip
+)
 CHEAP = ["Plain-ADAM", "Adam, episodes"]
 
 
@@ -47,8 +55,9 @@ def result(images, folder):
 
 def test_cells_hold_what_was_run(result, folder):
     assert {file.name for file in folder.iterdir()} == {
-        "1-shot-plain-adam.json", "1-shot-adam-episodes.json",
-    }  # fmt: skip
+        "1-shot-plain-adam.json",
+        "1-shot-adam-episodes.json",
+    }
     for name, file in zip(CHEAP, ("plain-adam", "adam-episodes"), strict=True):
         cell = json.loads((folder / f"1-shot-{file}.json").read_text())
         assert Cell(**cell) == result.cells[name, 1]
@@ -95,8 +104,9 @@ def test_a_cell_goes_on_after_the_runs_that_are_done(result, images, tmp_path, m
     with pytest.raises(KeyboardInterrupt):
         maml.run_cell("Plain-ADAM", images, 1, SMALL, tmp_path)
     assert {file.name for file in tmp_path.iterdir()} == {
-        "1-shot-plain-adam-setting-0-seed-0.json", "1-shot-plain-adam-setting-1-seed-0.json",
-    }  # fmt: skip
+        "1-shot-plain-adam-setting-0-seed-0.json",
+        "1-shot-plain-adam-setting-1-seed-0.json",
+    }
     best = whole.chosen["lr"]
     assert ran == [(0.001, 0), (0.003, 0), (best, 1)]
     cell = maml.run_cell("Plain-ADAM", images, 1, SMALL, tmp_path)
@@ -164,10 +174,17 @@ def test_restarts_forget_everything_now_and_then():
 
 def cell_of(method, test, images, grid=(0.5,)):
     return Cell(
-        method=method, shots=1, setup=list(SMALL), chosen={"lr": 0.1, "beta": 0.5}, images=images,
-        train=[test], test=[test], grid=list(grid), step_ms=2.0,
+        method=method,
+        shots=1,
+        setup=list(SMALL),
+        chosen={"lr": 0.1, "beta": 0.5},
+        images=images,
+        train=[test],
+        test=[test],
+        grid=list(grid),
+        step_ms=2.0,
         device="cpu",
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture

@@ -61,11 +61,15 @@ def test_a_learning_rate_is_the_length_of_a_step(name):
 def test_reported_runs_are_not_those_that_chose_the_setting(result):
     trial = result.trials["small"]["NLASG"]
     run = nx.sweep(
-        result.problems["small"], portfolio.CONTENDERS["SMVR"].build,
+        result.problems["small"],
+        portfolio.CONTENDERS["SMVR"].build,
         settings=nx.grid(lr=RATES, beta=(0.1, 0.3)),
         seeds=[FIRST_TUNING_SEED, FIRST_TUNING_SEED + 1, 0, 1, 2],
-        samples=6 * 1_280, batch_size=16, record_every=2, record=["gap"],
-    )  # fmt: skip
+        samples=6 * 1_280,
+        batch_size=16,
+        record_every=2,
+        record=["gap"],
+    )
     gap = run.records["gap"]
     best = int(np.argmin(gap[:, :2, -round(0.2 * gap.shape[2]) :].mean(axis=(1, 2))))
     assert trial.setting == {k: v[best] for k, v in run.settings.items()}
@@ -199,9 +203,15 @@ def test_snapshots_reach_1e_11_on_thirty_industries():
     problem = portfolio.portfolio_problem(nx.datasets.industry(30, rows=portfolio.ROWS))
     once = 2 * portfolio.ROWS
     runs = nx.sweep(
-        problem, portfolio.CONTENDERS["SnapshotSMVR"].build, settings=nx.grid(lr=[0.1], beta=[0.01]),
-        seeds=20, samples=12 * once, batch_size=64, record_every=24, record=["gap"],
-    )  # fmt: skip
+        problem,
+        portfolio.CONTENDERS["SnapshotSMVR"].build,
+        settings=nx.grid(lr=[0.1], beta=[0.01]),
+        seeds=20,
+        samples=12 * once,
+        batch_size=64,
+        record_every=24,
+        record=["gap"],
+    )
     drawn, gap = runs.records["samples"], runs.records["gap"][0].mean(axis=0)
     assert gap[drawn <= 8 * once][-1] < 2e-8
     assert gap[drawn <= 12 * once][-1] < 1e-11

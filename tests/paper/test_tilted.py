@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tests.helpers import rng_of
+from tests.support.cases import rng_of
 from typer.testing import CliRunner
 
 import nestax as nx
@@ -51,8 +51,13 @@ def result():
         )
         assert TRACES["advance"] == before + 2  # one for each method, not one for each split
     assert [line.split()[1] for line in lines] == [
-        "full", "L-BFGS", "L-BFGS", "logistic", "SCSC", "SMVR",
-    ]  # fmt: skip
+        "full",
+        "L-BFGS",
+        "L-BFGS",
+        "logistic",
+        "SCSC",
+        "SMVR",
+    ]
     return out
 
 
@@ -127,10 +132,15 @@ def test_reported_splits_are_not_those_that_chose_the_setting(result):
         split = tilted.split_rows(tilted.features(X), y, seed)
         problem = nx.problems.hierarchical_term(split.groups, floor=0.1)
         return split, nx.sweep(
-            problem, tilted.CONTENDERS["SMVR"].build, settings=nx.grid(lr=RATES, beta=BETAS),
-            seeds=[seed], samples=480, batch_size=4, record_every=1,
+            problem,
+            tilted.CONTENDERS["SMVR"].build,
+            settings=nx.grid(lr=RATES, beta=BETAS),
+            seeds=[seed],
+            samples=480,
+            batch_size=4,
+            record_every=1,
             record=["exact_value", "grad_norm", "grad_error"],
-        )  # fmt: skip
+        )
 
     tuning = [run(FIRST_TUNING_SEED + k)[1].records["exact_value"][:, 0] for k in range(2)]
     best = int(np.argmin(np.mean([loss[:, -10:].mean(axis=1) for loss in tuning], axis=0)))
@@ -183,9 +193,15 @@ def test_table_2_stands_beside_that_of_the_paper(result):
     table = result.accuracies()
     assert table.columns == ["method", "Australian, rare", "Australian, overall"]
     assert table.column("method") == [
-        "SCSC", "  in the paper", "SMVR", "  in the paper", "full gradient", "L-BFGS from there",
-        "L-BFGS from zero", "logistic regression",
-    ]  # fmt: skip
+        "SCSC",
+        "  in the paper",
+        "SMVR",
+        "  in the paper",
+        "full gradient",
+        "L-BFGS from there",
+        "L-BFGS from zero",
+        "logistic regression",
+    ]
     fits = result.trials["Australian"]["SMVR"].fits
     assert table.rows[2][1] == f"{fits.rare.mean():.1f} ± {fits.rare.std():.1f}"
     assert table.rows[3] == ["  in the paper", "82.9 ± 8.2", "82.6 ± 4.6"]

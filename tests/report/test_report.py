@@ -19,9 +19,16 @@ pytest.importorskip("matplotlib").use("Agg")
 from nestax.figures import plot_curves, plot_weights  # noqa: E402
 
 FILES = {
-    "curve.png", "curve.svg", "environment.json", "records.csv", "report.html", "settings.json",
-    "weights.csv", "weights.png", "weights.svg",
-}  # fmt: skip
+    "curve.png",
+    "curve.svg",
+    "environment.json",
+    "records.csv",
+    "report.html",
+    "settings.json",
+    "weights.csv",
+    "weights.png",
+    "weights.svg",
+}
 GAPS = [0.1, 1 / 3, 1e-17]
 VOID = {"meta", "path", "use", "br"}
 

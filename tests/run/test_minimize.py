@@ -22,8 +22,14 @@ def run(problem, estimator=None, steps=60, **changes):
     )
 
 
-ESTIMATORS = [nx.SMVR(beta=0.3, radius=3.0), nx.AdjointSMVR(), nx.ProductSMVR(mode="fresh"),
-              nx.SnapshotSMVR(period=7), nx.Plain(), nx.Exact()]  # fmt: skip
+ESTIMATORS = [
+    nx.SMVR(beta=0.3, radius=3.0),
+    nx.AdjointSMVR(),
+    nx.ProductSMVR(mode="fresh"),
+    nx.SnapshotSMVR(period=7),
+    nx.Plain(),
+    nx.Exact(),
+]
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda e: type(e).__name__)
@@ -245,9 +251,13 @@ def test_a_start_that_is_not_finite_is_named():
 
 def test_a_lane_with_an_infinite_exact_value_has_diverged():
     lanes = nx.sweep(
-        walled(), lambda s: (nx.Plain(), optax.sgd(s.lr)), settings=nx.grid(lr=[1 / 8, 1 / 80]),
-        seeds=1, steps=60, record_every=10,
-    )  # fmt: skip
+        walled(),
+        lambda s: (nx.Plain(), optax.sgd(s.lr)),
+        settings=nx.grid(lr=[1 / 8, 1 / 80]),
+        seeds=1,
+        steps=60,
+        record_every=10,
+    )
     assert lanes.status[:, 0].tolist() == [nx.Status.NONFINITE, nx.Status.SUCCESS]
 
 

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import optax
 import pytest
-from tests.helpers import steps_memory
+from tests.support.compiled import steps_memory
 
 import nestax as nx
 from nestax.loop import compiled as drive

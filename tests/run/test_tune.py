@@ -13,8 +13,9 @@ def scaled_problem(factor):
     outer = base.levels[-1]
     return nx.Problem(
         [base.levels[0], outer.replace(fn=lambda u, own: factor * outer.fn(u, own))],
-        base.w0, optimum=factor * float(base.optimum),
-    )  # fmt: skip
+        base.w0,
+        optimum=factor * float(base.optimum),
+    )
 
 
 def test_a_problem_and_a_budget_are_enough():

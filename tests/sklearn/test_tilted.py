@@ -112,14 +112,20 @@ def squares(fitted, labels, y):
 CASES = {
     "two classes": (classifier(), NAMES, None, lambda f, g: binary(f, g, Y)),
     "two classes, other groups": (
-        classifier(inner_tilt=-0.5), NAMES, SIDE, lambda f, g: binary(f, g, Y)
+        classifier(inner_tilt=-0.5),
+        NAMES,
+        SIDE,
+        lambda f, g: binary(f, g, Y),
     ),
     "three classes": (classifier(), THREE, None, lambda f, g: multinomial(f, g, THREE)),
     "regression": (regressor(), TARGETS, None, lambda f, g: squares(f, g, TARGETS)),
     "regression in groups": (
-        regressor(outer_tilt=3.0), TARGETS, SIDE, lambda f, g: squares(f, g, TARGETS)
+        regressor(outer_tilt=3.0),
+        TARGETS,
+        SIDE,
+        lambda f, g: squares(f, g, TARGETS),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from tests.helpers import assert_same, flat, rng_of
+from tests.support.cases import rng_of
+from tests.support.compare import assert_same, flat
 
 import nestax as nx
 from nestax.steps.adaptive import adabound_type, adagrad_mean, adam_type, amsgrad_type

@@ -126,8 +126,11 @@ def same(one, other):
         np.testing.assert_array_equal(column, other.records[name])
     np.testing.assert_array_equal(one.w, other.w)
     assert (one.status, one.message, one.carry.step, one.carry.rows) == (
-        other.status, other.message, other.carry.step, other.carry.rows,
-    )  # fmt: skip
+        other.status,
+        other.message,
+        other.carry.step,
+        other.carry.rows,
+    )
 
 
 # Which rows
@@ -161,10 +164,13 @@ def test_equal_streams_are_compiled_once(place):
 
 @pytest.mark.parametrize(
     ("estimator", "first", "refresh"),
-    [(nx.SMVR(beta=0.1), FIRST, None), (nx.AdjointSMVR(beta=0.1), FIRST, None),
-     (nx.NestedSPIDER(period=4, restart_batch=6), 6, 6)],
+    [
+        (nx.SMVR(beta=0.1), FIRST, None),
+        (nx.AdjointSMVR(beta=0.1), FIRST, None),
+        (nx.NestedSPIDER(period=4, restart_batch=6), 6, 6),
+    ],
     ids=["SMVR", "two passes", "restarts"],
-)  # fmt: skip
+)
 def test_no_row_is_seen_twice_by_levels_passes_and_restarts(estimator, first, refresh):
     """Two levels on one stream of numbers 0, 1, 2, …: what they draw is 0, 1, 2, … again."""
     stream = nx.Stream(np.arange(10_000.0))
@@ -192,9 +198,12 @@ def test_restarts_and_two_levels_run_and_are_cut_at_will(monkeypatch):
         stream = nx.Stream(ROWS)
         base = nx.problems.mean_deviation(ROWS, delta=1e-2).with_data(mean=stream, variance=stream)
         return nx.minimize(
-            base, nx.NestedSPIDER(period=4, restart_batch=9, lr=0.01), steps=18, batch_size=2,
+            base,
+            nx.NestedSPIDER(period=4, restart_batch=9, lr=0.01),
+            steps=18,
+            batch_size=2,
             record_every=6,
-        )  # fmt: skip
+        )
 
     whole = result()
     monkeypatch.setattr(feeding, "PORTION_STEPS", 5)
@@ -324,9 +333,14 @@ def test_whatever_is_wrong_with_a_row_stops_the_run_before_it():
 
 def test_a_sweep_ends_with_its_rows_and_has_one_seed():
     go = lambda data, **more: nx.sweep(
-        problem(data), lambda s: (nx.Plain(), optax.sgd(s.lr)), settings=nx.grid(lr=[RATE, 0.01]),
-        **({"seeds": 1, "steps": STEPS} | more), batch_size=BATCH, init_batch_size=FIRST, record_every=5,
-    )  # fmt: skip
+        problem(data),
+        lambda s: (nx.Plain(), optax.sgd(s.lr)),
+        settings=nx.grid(lr=[RATE, 0.01]),
+        **({"seeds": 1, "steps": STEPS} | more),
+        batch_size=BATCH,
+        init_batch_size=FIRST,
+        record_every=5,
+    )
     whole = go(nx.Stream(ROWS))
     np.testing.assert_allclose(whole.w[0, 0], by_hand(), rtol=1e-12)
     part = go(nx.Stream(iter(ROWS[:61])))
@@ -454,14 +468,17 @@ REFUSED = {
     ),
     "exact": (lambda: run(nx.Stream(ROWS), record=["exact_value"]), "a Stream has none"),
     "settings": (
-        lambda: nx.minimize(problem(nx.Stream(ROWS)), samples=10_000), "a Stream has none: give",
+        lambda: nx.minimize(problem(nx.Stream(ROWS)), samples=10_000),
+        "a Stream has none: give",
     ),
     "few": (lambda: run(nx.Stream(ROWS[:2])), "has 2 rows and one step takes 3: lower"),
     "few items": (lambda: run(nx.Stream(iter(ROWS[:2]))), "after 2 rows. That is not enough"),
     "twice": (
         lambda: nx.minimize(
             nx.problems.mean_deviation(ROWS).with_data(mean=nx.Stream(ROWS), variance=nx.Stream(ROWS)),
-            nx.SMVR(beta=0.1), optax.sgd(0.1), steps=3,
+            nx.SMVR(beta=0.1),
+            optax.sgd(0.1),
+            steps=3,
         ),
         "levels 'mean' and 'variance' read the same rows in the same order",
     ),
@@ -480,7 +497,7 @@ REFUSED = {
     "batches": (lambda: nx.Stream(ROWS, batches=True), "batches= is for iterators"),
     "ragged": (lambda: nx.Stream(iter([(ROWS, ROWS[:5])]), batches=True), "one common leading axis"),
     "missing": (lambda: nx.Stream("missing.parquet"), "there is no file missing.parquet"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", REFUSED)

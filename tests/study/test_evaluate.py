@@ -67,7 +67,7 @@ def of_weights(rng):
     return nx.Problem([inner, nx.Level(jnp.square, name="square")], jnp.asarray(1.0))
 
 
-@pytest.mark.parametrize("make", [of_groups, of_weights])
+@pytest.mark.parametrize("make", [pytest.param(of_groups, marks=pytest.mark.slow), of_weights])
 def test_the_standard_error_is_the_spread_over_data_sets(make):
     rng = np.random.default_rng(0)
     runs = [nx.evaluate(make(rng), jnp.asarray(1.0)) for _ in range(200)]

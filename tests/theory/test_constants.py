@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tests.helpers import assert_same, rng_of
+from tests.support.cases import rng_of
+from tests.support.compare import assert_same
 
 import nestax as nx
 from nestax.theory import constants
@@ -63,9 +64,13 @@ def smooth_chain_constants(levels, dimension, noise):
         x += (-1) ** k * b * math.sin(x)
     slope = 9 / (8 * math.sqrt(3)) / math.sqrt(d)
     outer = (
-        slope, 2 / d, s * math.hypot(1 - math.cos(x), x) / math.sqrt(d), s * math.sqrt(2 / d),
-        math.hypot(slope, s * math.sqrt(2) / d), math.hypot(2, s) / d,
-    )  # fmt: skip
+        slope,
+        2 / d,
+        s * math.hypot(1 - math.cos(x), x) / math.sqrt(d),
+        s * math.sqrt(2 / d),
+        math.hypot(slope, s * math.sqrt(2) / d),
+        math.hypot(2, s) / d,
+    )
     return [inner] * (levels - 1) + [outer]
 
 
@@ -115,9 +120,13 @@ def six_squares(f, J, D):
     largest = lambda T: np.linalg.norm(T.reshape(-1, T.shape[-1]), 2) ** 2
     spread = lambda X: np.var(X, axis=0).sum()
     return (
-        largest(J.mean(0)), largest(D.mean(0)), spread(f), spread(J), largest(J) / len(J),
+        largest(J.mean(0)),
+        largest(D.mean(0)),
+        spread(f),
+        spread(J),
+        largest(J) / len(J),
         largest(D) / len(D),
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize(
@@ -128,8 +137,11 @@ def six_squares(f, J, D):
 def test_convex_chains(functions):
     problem = nx.problems.convex_chain(len(functions), dimension=2, rows=40)
     radius, ticks = 0.8, np.linspace(-0.8, 0.8, 17)
-    x = [np.ones(2) + move for move in np.array(np.meshgrid(ticks, ticks)).reshape(2, -1).T
-         if np.linalg.norm(move) <= radius]  # fmt: skip
+    x = [
+        np.ones(2) + move
+        for move in np.array(np.meshgrid(ticks, ticks)).reshape(2, -1).T
+        if np.linalg.norm(move) <= radius
+    ]
     truth = []
     for fn, level in zip(functions, problem.levels, strict=True):
         data = level.source.data
@@ -162,9 +174,13 @@ def portfolio_constants(r, risk, delta):
     top = lambda M: np.linalg.eigvalsh(M)[-1]
     moment = lambda weight: (weight[:, None] * rho).T @ rho / len(r)
     mean = (
-        math.sqrt(1 + m @ m), 0, math.sqrt(cov.diagonal().max()), math.sqrt(np.trace(cov)),
-        math.sqrt(1 + top(r.T @ r / len(r))), 0,
-    )  # fmt: skip
+        math.sqrt(1 + m @ m),
+        0,
+        math.sqrt(cov.diagonal().max()),
+        math.sqrt(np.trace(cov)),
+        math.sqrt(1 + top(r.T @ r / len(r))),
+        0,
+    )
     size = (rho**2).sum(axis=1)
     first = np.zeros((len(m) + 1,) * 2)
     first[0, 0] = 1

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from tests.helpers import assert_same, rng_of
+from tests.support.cases import rng_of
+from tests.support.compare import assert_same
 
 import nestax as nx
 from nestax import theory

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from tests.helpers import assert_same
+from tests.support.compare import assert_same
 
 import nestax as nx
 
@@ -50,14 +50,16 @@ def cases():
     w, W = rng.standard_normal(4), rng.standard_normal((2, 5))
     return {
         "average precision": (
-            nx.problems.average_precision(X, y, margin=0.7, visit=4), w,
+            nx.problems.average_precision(X, y, margin=0.7, visit=4),
+            w,
             precision_by_loops(X, y, w, 0.7),
         ),
         "contrastive": (
-            nx.problems.global_contrastive(x, z, temperature=0.3, visit=4), W,
+            nx.problems.global_contrastive(x, z, temperature=0.3, visit=4),
+            W,
             contrast_by_loops(x, z, W, 0.3),
         ),
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("name", ["average precision", "contrastive"])
@@ -75,10 +77,17 @@ def test_value_is_the_definition(name):
 def best(problem, method, optimiser, rates, steps, batch_size):
     """The lowest exact value that the last records have in the mean over seeds, over learning rates."""
     runs = nx.sweep(
-        problem, lambda s: (method, optimiser(s.lr)), settings=nx.grid(lr=rates), seeds=3, steps=steps,
-        batch_size=batch_size, init_batch_size=20, record=["exact_value"], record_every=steps // 20,
+        problem,
+        lambda s: (method, optimiser(s.lr)),
+        settings=nx.grid(lr=rates),
+        seeds=3,
+        steps=steps,
+        batch_size=batch_size,
+        init_batch_size=20,
+        record=["exact_value"],
+        record_every=steps // 20,
         progress=False,
-    )  # fmt: skip
+    )
     late = runs.records["exact_value"][:, :, -5:].mean(axis=(1, 2))
     return float(np.where(np.isfinite(late), late, np.inf).min())
 
@@ -112,8 +121,11 @@ def test_ranges_hold_what_trackers_become():
     """A batch without positives, or one with all hinges at zero, leaves finite values and gradients."""
     ranks, precision = cases()["average precision"][0].levels
     for tracked, inside in {
-        (3.0, 1.0): (2.0, 2.0), (-1.0, 0.5): (0.0, 0.5), (0.1, -2.0): (0.0, 0.0), (0.2, 0.5): (0.2, 0.5)
-    }.items():  # fmt: skip
+        (3.0, 1.0): (2.0, 2.0),
+        (-1.0, 0.5): (0.0, 0.5),
+        (0.1, -2.0): (0.0, 0.0),
+        (0.2, 0.5): (0.2, 0.5),
+    }.items():
         assert_same(ranks.project(tracked), inside)
     assert_same(precision.value((0.0, 0.0), None), -1)
     cold = nx.problems.global_contrastive(*np.float32(views()), temperature=0.05)

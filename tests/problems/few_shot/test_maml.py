@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from tests.helpers import assert_same, flat
+from tests.support.compare import assert_same, flat
 
 import nestax as nx
 from nestax.loop.step import tracker_errors
@@ -268,7 +268,7 @@ BAD = {
         {"tasks": nx.problems.Tasks((np.where(X[1, 2] == X, np.nan, X), Y), (X, Y))},
         "row 2 of block 1 holds NaN or infinity: remove or fill it",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", BAD)

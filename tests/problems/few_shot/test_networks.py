@@ -4,7 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from tests.helpers import assert_same, rng_of
+from tests.support.cases import rng_of
+from tests.support.compare import assert_same
 
 import nestax as nx
 from nestax.problems.few_shot.networks import _patches, convolutional, in_one_vector, perceptron

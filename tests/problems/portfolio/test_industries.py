@@ -53,9 +53,15 @@ def test_snapshots_reach_a_gap_of_1e_7_within_3_epochs(returns):
     best = nx.minimize(problem, nx.Exact(), optax.sgd(2.0), steps=300, record=["exact_value"])
     epoch = -(-len(returns) // 64)
     runs = nx.sweep(
-        problem, lambda s: (nx.SnapshotSMVR(beta=0.01), optax.sgd(s.lr)), settings=nx.grid(lr=[0.2]),
-        seeds=3, steps=3 * epoch, batch_size=64, record_every=epoch, record=["exact_value"],
-    )  # fmt: skip
+        problem,
+        lambda s: (nx.SnapshotSMVR(beta=0.01), optax.sgd(s.lr)),
+        settings=nx.grid(lr=[0.2]),
+        seeds=3,
+        steps=3 * epoch,
+        batch_size=64,
+        record_every=epoch,
+        record=["exact_value"],
+    )
     gap = np.abs(runs.records["exact_value"] - best.records["exact_value"][-1]).mean(axis=(0, 1))
     assert gap[1] < 5e-5
     assert gap[3] < 1e-7
@@ -68,9 +74,16 @@ def test_memory_pays_and_reused_draws_do_not(problem):
 
     def gap(build):
         runs = nx.sweep(
-            problem, build, settings=settings, seeds=5, steps=50_000, batch_size=1, init_batch_size=1,
-            record=["exact_value"], record_every=100,
-        )  # fmt: skip
+            problem,
+            build,
+            settings=settings,
+            seeds=5,
+            steps=50_000,
+            batch_size=1,
+            init_batch_size=1,
+            record=["exact_value"],
+            record_every=100,
+        )
         late = runs.records["exact_value"][:, :, -100:].mean(axis=(1, 2)) - OPTIMUM
         return np.nanmin(late)
 

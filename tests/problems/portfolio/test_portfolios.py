@@ -21,9 +21,12 @@ LOW, HIGH = np.linspace(-0.2, 0.0, 6), np.linspace(0.5, 0.25, 6)
 DELTA = 1e-4
 WIDTH = 0.1 * ROWS.std(axis=0).mean()
 FAMILY = [
-    problems.mean_deviation, problems.mean_semideviation, problems.mean_variance, problems.mean_cvar,
+    problems.mean_deviation,
+    problems.mean_semideviation,
+    problems.mean_variance,
+    problems.mean_cvar,
     problems.log_utility,
-]  # fmt: skip
+]
 UNBOUNDED = pytest.mark.parametrize("constraint", ["budget", "free"])
 
 
@@ -145,8 +148,9 @@ def in_the_box(x):
 
 
 def descended(problem, lr, steps=2_000):
-    return nx.minimize(problem, nx.Exact(), optax.sgd(lr), steps=steps, record=["exact_value"],
-                       record_every=steps)  # fmt: skip
+    return nx.minimize(
+        problem, nx.Exact(), optax.sgd(lr), steps=steps, record=["exact_value"], record_every=steps
+    )
 
 
 CASES = {
@@ -190,8 +194,15 @@ def test_snapshots_find_the_optimum_in_a_box():
     problem = problems.mean_semideviation(
         ROWS, delta=DELTA, constraint="box", bounds=(LOW, HIGH), optimum=best
     )
-    run = nx.minimize(problem, nx.SnapshotSMVR(beta=0.01), optax.sgd(0.1), steps=1_500, batch_size=16,
-                      record=["gap"], record_every=1_500)  # fmt: skip
+    run = nx.minimize(
+        problem,
+        nx.SnapshotSMVR(beta=0.01),
+        optax.sgd(0.1),
+        steps=1_500,
+        batch_size=16,
+        record=["gap"],
+        record_every=1_500,
+    )
     assert run.records["gap"][0] > 1e-2
     assert abs(run.records["gap"][-1]) < 1e-7
 
@@ -260,9 +271,11 @@ def test_returns_may_be_anything_that_is_an_array(returns):
 @pytest.mark.parametrize("make", FAMILY, ids=lambda make: make.__name__)
 def test_percent_and_fractions_are_the_same_problem(make):
     unit = {
-        "mean_deviation": {"delta": DELTA / 1e4}, "mean_semideviation": {"delta": DELTA / 1e4},
-        "mean_variance": {"risk": 5.0}, "log_utility": {"unit": 1.0},
-    }  # fmt: skip
+        "mean_deviation": {"delta": DELTA / 1e4},
+        "mean_semideviation": {"delta": DELTA / 1e4},
+        "mean_variance": {"risk": 5.0},
+        "log_utility": {"unit": 1.0},
+    }
     settings = CASES[make.__name__][1]
     percent = make(ROWS, **settings)
     fractions = make(ROWS / 100, **(settings | unit.get(make.__name__, {})))
@@ -364,7 +377,7 @@ CRASH = np.where(ROWS[7, 2] == ROWS, -101.0, ROWS)
         (lambda: problems.mean_variance(ROWS, risk=0, constraint="budget"), "must be positive under"),
         (lambda: problems.mean_deviation(TWINS, constraint="free"), "covariance of these 3 has rank 2"),
     ],
-)  # fmt: skip
+)
 def test_bad_input_gets_one_sentence(make, sentence):
     with pytest.raises((nx.ProblemError, nx.SettingError), match=sentence) as caught:
         make()

@@ -11,7 +11,9 @@ import optax
 import pytest
 import scipy.sparse
 from scipy.special import logsumexp
-from tests.helpers import assert_same, flat, quick_jit, rng_of
+from tests.support.cases import rng_of
+from tests.support.compare import assert_same, flat
+from tests.support.compiled import quick_jit
 
 import nestax as nx
 from nestax.loop.compiled import TRACES
@@ -275,9 +277,14 @@ def test_mini_batches_come_close_to_the_optimum(noisy, least, sample_groups):
         )
         assert [level.deterministic for level in problem.levels] == [False, True, False, True]
     run = nx.minimize(
-        problem, nx.SMVR(beta=0.1), optax.sgd(optax.exponential_decay(0.3, 1_000, 0.3)), steps=3_000,
-        batch_size=8, record_every=100, record=["exact_value"],
-    )  # fmt: skip
+        problem,
+        nx.SMVR(beta=0.1),
+        optax.sgd(optax.exponential_decay(0.3, 1_000, 0.3)),
+        steps=3_000,
+        batch_size=8,
+        record_every=100,
+        record=["exact_value"],
+    )
     gap = run.records["exact_value"] - least
     assert gap[-1] < (0.03 if sample_groups else 0.01) * gap[0]
 
@@ -287,8 +294,12 @@ def test_a_sweep_over_tilts_compiles_once(noisy):
         sweep = nx.sweep(
             noisy,
             lambda s: (nx.problems.with_tilts(noisy, inner_tilt=s.t), nx.SMVR(beta=0.3), optax.sgd(0.1)),
-            settings=nx.grid(t=tilts), seeds=1, steps=20, record=["exact_value"], record_every=20,
-        )  # fmt: skip
+            settings=nx.grid(t=tilts),
+            seeds=1,
+            steps=20,
+            record=["exact_value"],
+            record_every=20,
+        )
         return sweep.records["exact_value"][:, 0, 0]
 
     starts = run([-2.0, 2.0])
@@ -304,13 +315,22 @@ def extreme_run(k):
     scale = 10 ** rng.uniform(-1, 1)
     inner, outer = rng.uniform(-50, 50, size=2)
     problem = nx.problems.hierarchical_term(
-        [(scale * X, y) for X, y in groups], w0=jnp.zeros(3, jnp.float32), inner_tilt=inner,
-        outer_tilt=outer, sample_groups=True,
-    )  # fmt: skip
+        [(scale * X, y) for X, y in groups],
+        w0=jnp.zeros(3, jnp.float32),
+        inner_tilt=inner,
+        outer_tilt=outer,
+        sample_groups=True,
+    )
     return nx.minimize(
-        problem, nx.SMVR(beta=0.5), optax.sgd(10.0), steps=100, batch_size=1, init_batch_size=1, seed=k,
+        problem,
+        nx.SMVR(beta=0.5),
+        optax.sgd(10.0),
+        steps=100,
+        batch_size=1,
+        init_batch_size=1,
+        seed=k,
         record_every=50,
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("count", [10, pytest.param(1_000, marks=pytest.mark.slow)])
@@ -383,7 +403,7 @@ BAD = {
         {"loss": lambda p, y: (p - 30) ** 2},
         "losses of 900 at the start are too large for a tilt of -2 in float64: scale the targets",
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", BAD)
@@ -443,9 +463,14 @@ def test_cleavage_of_hiv_1_with_a_rare_class_and_wrong_labels():
     assert abs(right.mean() - 0.886) < 1e-3
 
     runs = nx.sweep(
-        problem, lambda s: (nx.SMVR(beta=0.5), optax.sgd(s.lr)), settings=nx.grid(lr=[1.0]), seeds=5,
-        steps=3_000, batch_size=8, record=["exact_value"],
-    )  # fmt: skip
+        problem,
+        lambda s: (nx.SMVR(beta=0.5), optax.sgd(s.lr)),
+        settings=nx.grid(lr=[1.0]),
+        seeds=5,
+        steps=3_000,
+        batch_size=8,
+        record=["exact_value"],
+    )
     right = (np.einsum("nd,sd->sn", X_test, runs.w[0]) > 0) == y_test
     print(runs.records["exact_value"][0, :, -1], right[:, y_test == 1].mean(1), right.mean(1))
     assert abs(runs.records["exact_value"][0, :, -1].mean() - 0.0929) < 3e-3

@@ -1,21 +1,17 @@
-"""Small problems, each with its levels and Jacobians written out in NumPy, and a hand-driven run."""
+"""Small problems, each with its levels and Jacobians written out in NumPy."""
 
 import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from tests.support.compare import flat
 
 import nestax as nx
-import nestax.loop.compiled as compiled_programs
-import nestax.loop.lanes as lanes
-from nestax.parts.settings import with_schedules
-from nestax.steps.descent import step_of
 
-STEPS, BATCH, FIRST_BATCH, ROWS = 12, 3, 5, 40
+ROWS = 40
 
 
 class NumpyLevel(NamedTuple):
@@ -43,15 +39,6 @@ class Case(NamedTuple):
     @property
     def w0(self):
         return flat(self.problem.w0)
-
-
-def flat(tree) -> np.ndarray:
-    """All leaves, raveled in order, as one vector."""
-    return np.concatenate([np.ravel(x) for x in jax.tree.leaves(tree)])
-
-
-def assert_same(actual, expected, tolerance=1e-12):
-    np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance)
 
 
 def rng_of(name: str) -> np.random.Generator:
@@ -289,6 +276,41 @@ def tree() -> Case:
     return Case(problem, (tree_inner_numpy(), tree_middle_numpy(), outer_level), lr=0.05)
 
 
+# Two levels, 4 → 3 → 1: noise and curvature in the inner Jacobian, a range for the inner values
+
+
+@functools.cache
+def bent_two_levels(outer_noisy: bool = True, rows: int = ROWS, shrink: float = 0.0) -> Case:
+    """The rows of b add up to 0, so every mean of tanh(Aw) + b is inside [−1, 1].
+
+    shrink: strength of an ℓ1 term.
+    """
+    rng = rng_of("bent two levels")
+    A = rng.normal(size=(3, 4)) + 0.4 * rng.normal(size=(rows, 3, 4))
+    b = rng.normal(size=(rows, 3))
+    c = 1 + rng.normal(size=(ROWS, 3))
+    outer = nx.Level(waves, c) if outer_noisy else nx.Level(lambda u: waves(u, jnp.asarray(c[0])))
+    inner = nx.Level(squash, (A, b - b.mean(axis=0)), project=lambda u: jnp.clip(u, -1, 1))
+    levels = (
+        NumpyLevel(
+            value=lambda w, A, b: np.tanh(A @ w) + b,
+            jac=lambda w, A, b: (1 - np.tanh(A @ w) ** 2)[:, None] * A,
+            project=lambda u: np.clip(u, -1, 1),
+        ),
+        NumpyLevel(
+            value=lambda u, c=c[0]: c @ np.sin(u) + u @ u / 2,
+            jac=lambda u, c=c[0]: c * np.cos(u) + u,
+        ),
+    )
+    prox = nx.Prox.l1(shrink) if shrink else None
+    return Case(nx.Problem([inner, outer], w0=0.8 * rng.normal(size=4), prox=prox), levels, lr=0.1)
+
+
+def without_range(case: Case) -> Case:
+    """Levels in NumPy that do not know the range of their values."""
+    return case._replace(levels=tuple(level._replace(project=lambda u: u) for level in case.levels))
+
+
 CASES = {
     "one_level": one_level,
     "two_levels": two_levels,
@@ -307,178 +329,61 @@ def noisy(name: str) -> Case:
     return CASES[name]()
 
 
+# The same chains with something changed
+
+
+def equal_rows(level: nx.Level, row: Any) -> nx.Level:
+    """The level with all its rows equal to one: stochastic in form, without noise."""
+    copies = jax.tree.map(lambda x, r: jnp.broadcast_to(r, x.shape), level.source.data, row)
+    blocks = isinstance(level.source, nx.Blocks)
+    return level.replace(data=nx.Blocks(copies, visit=level.source.visit) if blocks else copies)
+
+
 @functools.cache
 def quiet(name: str) -> Case:
-    """The same chain where all rows of a level are equal: stochastic in form, without noise."""
+    """The same chain where all rows of a level are equal."""
     case = noisy(name)
-    data = {
-        level.name: jax.tree.map(lambda x, k=k: jnp.repeat(x[k : k + 1], len(x), 0), level.source.data)
-        for k, level in enumerate(case.problem.levels)
-        if not level.deterministic
-    }
-    return case._replace(problem=case.problem.with_data(**data))
+    return case._replace(problem=without_noise(case.problem, kth_row))
 
 
-# A run by hand
+def without_noise(problem: nx.Problem, pick: Callable[[nx.Level, int], Any]) -> nx.Problem:
+    """The same chain where all rows of level k are equal to ``pick(level, k)``."""
+    levels = [
+        level if level.deterministic else equal_rows(level, pick(level, k))
+        for k, level in enumerate(problem.levels)
+    ]
+    return problem.replace(levels=levels, exact=None, optimum=None)
 
 
-class Run(NamedTuple):
-    """Lists over the steps 0..T; an estimate belongs to the weights of the same entry.
-
-    draws[t][i][name] is a list of draws, each a tuple of NumPy arrays; [()] for a deterministic level.
-    """
-
-    w: list
-    estimate: list
-    state: list
-    batches: list
-
-    @property
-    def weights(self) -> np.ndarray:
-        return np.stack([flat(w) for w in self.w])
-
-    @property
-    def grads(self) -> np.ndarray:
-        return np.stack([flat(e.grad) for e in self.estimate])
-
-    @property
-    def values(self) -> np.ndarray:
-        return np.stack([e.value for e in self.estimate])
-
-    @property
-    def draws(self) -> list:
-        return [
-            [{name: _rows(b) for name, b in by_pass.items()} for by_pass in batches]
-            for batches in self.batches
-        ]
+def kth_row(level: nx.Level, k: int) -> Any:
+    return jax.tree.map(lambda x: x[k], level.source.data)
 
 
-def drive(problem, estimator, lr=None, *, passes=None) -> Run:
-    """w ← step(w, estimate), new draws, update (or refresh): what the loop does, step by step.
-
-    lr: a number for w ← Π(w − lr·grad); a step rule; None for the one the method is published with.
-    passes: what is drawn, if not exactly what the estimator asks for.
-    """
-    levels = len(problem.levels)
-    rule = step_of(estimator, problem) if lr is None else lr
-    estimator = estimator.defaults(problem, STEPS, (BATCH,) * levels)
-    if isinstance(rule, nx.steps.AbstractStep):
-        rule = with_schedules(rule, STEPS, "float64")
-        opt_state = rule.init(problem.w0)
-    passes = tuple(passes or estimator.passes)
-    from_population = estimator.refresh_batch == "population"
-    population = population_batches(problem, passes) if from_population else None
-    first = estimator.refresh_batch if isinstance(estimator.refresh_batch, int) else FIRST_BATCH
-    batches = population or draws_at(problem, passes, 0, first)
-    w = problem.project(problem.w0)
-    estimate, state = compiled_init(estimator, problem, w, batches)
-    run = Run([w], [estimate], [state], [batches])
-    for step in range(1, STEPS + 1):
-        if isinstance(rule, nx.steps.AbstractStep):
-            w, opt_state = compiled_step(rule, problem, w, estimate, opt_state)
-        else:
-            w = problem.project(jax.tree.map(lambda x, g: x - rule * g, w, estimate.grad))
-        if estimator.period is not None and step % estimator.period == 0:
-            batches = population or draws_at(problem, passes, step, first)
-            estimate, state = compiled_refresh(estimator, problem, w, batches, state)
-        else:
-            batches = draws_at(problem, passes, step, BATCH)
-            estimate, state = compiled_update(estimator, problem, w, batches, state)
-        for column, entry in zip(run, (w, estimate, state, batches), strict=True):
-            column.append(entry)
-    return run
+def mean_row(level: nx.Level, k: int) -> Any:
+    """The mean of the rows of a level, in every block where there are blocks."""
+    del k
+    axis = 1 if isinstance(level.source, nx.Blocks) else 0
+    return jax.tree.map(lambda x: jnp.mean(x, axis, keepdims=True), level.source.data)
 
 
-def accepted(**options) -> dict[str, Any]:
-    """The compiler options that this version of XLA knows."""
-    known = {}
-    for name, value in options.items():
-        try:
-            jax.jit(lambda x: x).lower(1.0).compile(compiler_options={name: value})
-            known[name] = value
-        except jax.errors.JaxRuntimeError:
-            continue
-    return known
-
-
-# A dozen steps take less time than compiling them, so compile quickly rather than well.
-quick_jit = functools.partial(
-    eqx.filter_jit,
-    compiler_options=accepted(xla_backend_optimization_level=0, xla_cpu_use_fusion_emitters=False),
-)
-
-
-@quick_jit
-def compiled_step(rule, problem, w, estimate, state):
-    return rule.update(problem, w, estimate.grad, estimate.aux, state)
-
-
-@quick_jit
-def compiled_init(estimator, problem, w, batches):
-    return estimator.init(problem, w, batches)
-
-
-@quick_jit
-def compiled_update(estimator, problem, w, batches, state):
-    return estimator.update(problem, w, batches, state)
-
-
-@quick_jit
-def compiled_refresh(estimator, problem, w, batches, state):
-    return estimator.refresh(problem, w, batches, state)
-
-
-_DRAWN: dict[Any, Any] = {}
-
-
-def draws_at(problem, passes, step, size):
-    """The batches of one step; those of all steps are drawn together, once per problem."""
-    key = (id(problem), passes, size)
-    if key not in _DRAWN:
-        sizes = (size,) * len(problem.levels)
-        one = lambda t: nx.draw_batches(problem, passes, jax.random.key(0), t, sizes)
-        batches = jax.device_get(jax.vmap(one)(jnp.arange(STEPS + 1)))
-        _DRAWN[key] = (problem, batches)  # holding the problem keeps its id from being used again
-    return jax.tree.map(lambda x: x[step], _DRAWN[key][1])
-
-
-def population_batches(problem, passes):
-    return tuple(
-        dict.fromkeys(passes, None if level.source is None else level.source.population())
-        for level in problem.levels
+@functools.cache
+def exact_middle() -> Case:
+    """Three levels, the middle one without noise."""
+    case = noisy("three_levels")
+    first, middle, last = case.problem.levels
+    row = jax.tree.map(lambda x: x[0], middle.source.data)
+    problem = nx.Problem(
+        [first, nx.Level(lambda u: quadratic(u, row), name="exact"), last], case.problem.w0
     )
-
-
-def _rows(batch) -> list:
-    leaves = [] if batch is None else [np.asarray(x) for x in jax.tree.leaves(batch.draws)]
-    return list(zip(*leaves, strict=True)) if leaves else [()]
-
-
-# The estimators that laws range over
-
-MODES = ("fresh", "lagged", "reuse")
-
-
-def storm_family(beta) -> dict[str, Any]:
-    """Every estimator that tracks values by STORM and has no snapshot."""
-    return (
-        {"smvr": nx.SMVR(beta)}
-        | {f"adjoint_{mode}": nx.AdjointSMVR(beta, mode) for mode in MODES}
-        | {f"product_{mode}": nx.ProductSMVR(beta, mode) for mode in MODES}
+    known = [np.asarray(x) for x in row]
+    level = NumpyLevel(
+        value=lambda u: case.levels[1].value(u, *known), jac=lambda u: case.levels[1].jac(u, *known)
     )
+    return case._replace(problem=problem, levels=(case.levels[0], level, case.levels[2]))
 
 
-def every_estimator(beta=0.3) -> dict[str, Any]:
-    return storm_family(beta) | {
-        "snapshot": nx.SnapshotSMVR(beta, period=5),
-        "plain": nx.Plain(),
-        "exact": nx.Exact(),
-    }
-
-
-def steps_memory(compiled) -> Any:
-    """What the compiled steps of a run take, as the compiler tells it."""
-    carry = [jax.ShapeDtypeStruct(*of) for of in compiled.carried().values()]
-    numbers = [jnp.zeros((), jnp.int32)] * 3
-    program = compiled_programs._program(lanes.advance, compiled.structure)
-    return program.lower(jax.tree.leaves(compiled.all), carry, *numbers).compile().memory_analysis()
+@functools.cache
+def portfolio_with_oracle() -> Case:
+    """The portfolio, with linear minimisation over the simplex."""
+    case = noisy("portfolio")
+    return case._replace(problem=case.problem.replace(linear_oracle=nx.linear_oracles.simplex))

@@ -6,11 +6,14 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from tests.helpers import BATCH, STEPS, NumpyLevel, noisy
+from tests.support.cases import NumpyLevel, noisy, without_range
+from tests.support.drive import BATCH, STEPS
 
 import nestax as nx
 
-M, B, LR = 5, 2, 0.05
+M = 5
+B = 2
+LR = 0.05
 
 
 class Blocked(NamedTuple):
@@ -19,19 +22,26 @@ class Blocked(NamedTuple):
     problem: nx.Problem
     levels: tuple[NumpyLevel, ...]
     rows: list[list[Any]]
+    lr: float = LR
 
 
 def blocked(
-    name: str = "three_levels", *, visit: int = B, blocks: int = M, outer=True, **options
+    name: str = "three_levels", *, visit: int = B, blocks: int = M, outer=True, ranges=True, **options
 ) -> Blocked:
-    """The chain of that name with rows of its own in every block, shifted from block to block."""
-    case, rng = noisy(name), np.random.default_rng(3)
-    rows, levels = [], []
+    """The chain of that name with rows of its own in every block, shifted from block to block.
+
+    outer: whether the outermost level draws; ranges: whether levels know the range of their values.
+    """
+    case = noisy(name) if ranges else without_range(noisy(name))
+    rng = np.random.default_rng(3)
+    rows = []
+    levels = []
     drawn = case.problem.levels if outer else case.problem.levels[:-1]
     for level in drawn:
         rows.append([_rows(rng, level.source.data) for _ in range(blocks)])
         source = nx.Blocks(rows[-1], visit=visit, **options)
-        levels.append(nx.Level(level.fn, source, name=level.name, project=level.onto))
+        onto = level.onto if ranges else None
+        levels.append(nx.Level(level.fn, source, name=level.name, project=onto))
     known = case.levels
     if not outer:
         exact = jax.tree.map(lambda x: np.asarray(x[0]), case.problem.levels[-1].source.data)

@@ -1,0 +1,1 @@
+"""What tests share: small problems, hand-driven runs, the methods that laws range over."""
