@@ -3,32 +3,40 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# Exact versions, so that a change is all that changes. `make test CONSTRAINTS=` takes the newest instead.
+CONSTRAINTS ?= constraints.txt
 
-.PHONY: help demo test test-slow test-kills fuzz test-typed lint types bench bench-torch portfolio-table rates autotune-table clean
+.PHONY: help demo test test-slow test-kills test-bits test-typed test-matrix fuzz fuzz-short lint types constraints \
+	upgrade bench bench-torch portfolio-table rates autotune-table clean
 help:
 	@echo "make demo        solve a portfolio on made-up returns; leaves demo/report.html"
 	@echo "make test        all tests but the slow ones"
 	@echo "make test-slow   the slow ones"
 	@echo "make test-kills  the slow ones about checkpoints: killed processes, random chains"
-	@echo "make fuzz        100,000 damaged files, for everything that reads files"
+	@echo "make test-bits   the tests of equal bits, on programs compiled as users compile them"
 	@echo "make test-typed  the tests of the mathematics, with annotations checked at run time"
+	@echo "make test-matrix some tests with the oldest and the newest versions of all dependencies"
+	@echo "make fuzz        100,000 damaged files, for everything that reads files"
+	@echo "make fuzz-short  some thousand of them, in less than a minute"
 	@echo "make lint types  style, format and types"
+	@echo "make constraints writes the versions in $(VENV) into constraints.txt"
+	@echo "make upgrade     gets the newest version of everything, and does that"
 	@echo "make portfolio-table   every method on real portfolios (NESTAX_DATA), into docs/comparison.md"
 	@echo "make rates             how samples grow with accuracy, into docs/rates.md (hours; --jobs helps)"
 	@echo "make autotune-table    settings found by themselves against a grid, into docs/theory.md"
 	@echo "make bench       the speed tables (bench-torch installs PyTorch for one row of them)"
 
-$(READY): pyproject.toml
+$(READY): pyproject.toml $(CONSTRAINTS)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install --quiet --editable ".[plot]" --group dev
+	$(BIN)/python -m pip install --quiet $(addprefix --constraint=,$(CONSTRAINTS)) --editable ".[plot]" --group dev
 	touch $(READY)
 
 demo: $(READY)
 	$(BIN)/nestax demo --out demo --overwrite
 
 test: $(READY)
-	$(BIN)/python -m pytest -m "not slow" -n 2
+	$(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow
@@ -36,13 +44,26 @@ test-slow: $(READY)
 test-kills: $(READY)
 	$(BIN)/python -m pytest tests/checkpoints/test_kills.py tests/checkpoints/test_properties.py
 
-fuzz: $(READY)
-	$(BIN)/python tests/fuzz/fuzzing.py 100000
+# All other tests compile quickly rather than well, without the fusions that could change a bit.
+test-bits: $(READY)
+	NESTAX_TESTS_AS_USERS=1 $(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal \
+		tests/checkpoints/test_resuming.py tests/checkpoints/test_properties.py \
+		tests/run/test_minimize.py tests/streams
 
 # The annotations, checked while the tests of the mathematics run.
 test-typed: $(READY)
-	$(BIN)/python -m pytest -n 2 --jaxtyping-packages=nestax,beartype.beartype \
-		tests/estimators tests/laws tests/test_level.py tests/test_source.py
+	$(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal --jaxtyping-packages=nestax,beartype.beartype \
+		tests/estimators tests/laws tests/chain/test_level.py tests/draws/test_source.py
+
+test-matrix:
+	$(PYTHON) .ci/matrix
+
+fuzz: $(READY)
+	$(BIN)/python tests/fuzz/fuzzing.py 100000
+
+# Another seed than the tests have, so that these are other files.
+fuzz-short: $(READY)
+	$(BIN)/python tests/fuzz/fuzzing.py 4000 1
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -50,6 +71,16 @@ lint: $(READY)
 
 types: $(READY)
 	$(BIN)/basedpyright
+
+constraints: $(READY)
+	echo "# Written by \`make constraints\`: the versions that the tests run with." > $(VENV)/constraints.txt
+	$(BIN)/python -m pip freeze --exclude-editable | grep -v " @ " >> $(VENV)/constraints.txt
+	mv $(VENV)/constraints.txt constraints.txt
+	touch $(READY)
+
+upgrade: $(READY)
+	$(BIN)/python -m pip install --quiet --upgrade --upgrade-strategy eager --editable ".[plot]" --group dev
+	$(MAKE) constraints
 
 bench: $(READY)
 	$(BIN)/python benchmarks/bench.py
@@ -69,4 +100,4 @@ bench-torch: $(READY)
 	NESTAX_TORCH_PYTHON=.venv-torch/bin/python $(BIN)/python benchmarks/bench.py single
 
 clean:
-	rm -rf $(VENV) .venv-torch demo dist
+	rm -rf $(VENV) .venv-torch .matrix demo dist
