@@ -6,14 +6,14 @@ READY := $(VENV)/.ready
 # Exact versions, so that a change is all that changes. `make test CONSTRAINTS=` takes the newest instead.
 CONSTRAINTS ?= constraints.txt
 
-.PHONY: help demo test test-slow test-kills test-bits test-typed test-matrix fuzz fuzz-short lint types constraints \
+.PHONY: help demo test test-slow test-kills test-users test-typed test-matrix fuzz fuzz-short lint types constraints \
 	upgrade bench bench-torch portfolio-table rates autotune-table clean
 help:
 	@echo "make demo        solve a portfolio on made-up returns; leaves demo/report.html"
-	@echo "make test        all tests but the slow ones"
+	@echo "make test        all tests but the slow ones and the pages of the docs"
 	@echo "make test-slow   the slow ones"
 	@echo "make test-kills  the slow ones about checkpoints: killed processes, random chains"
-	@echo "make test-bits   the tests of equal bits, on programs compiled as users compile them"
+	@echo "make test-users  the tests of equal bits and all pages, on programs compiled as users compile them"
 	@echo "make test-typed  the tests of the mathematics, with annotations checked at run time"
 	@echo "make test-matrix some tests with the oldest and the newest versions of all dependencies"
 	@echo "make fuzz        100,000 damaged files, for everything that reads files"
@@ -36,7 +36,7 @@ demo: $(READY)
 	$(BIN)/nestax demo --out demo --overwrite
 
 test: $(READY)
-	$(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal
+	$(BIN)/python -m pytest -m "not slow and not page" -n 2 --dist worksteal
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow
@@ -45,10 +45,10 @@ test-kills: $(READY)
 	$(BIN)/python -m pytest tests/checkpoints/test_kills.py tests/checkpoints/test_properties.py
 
 # All other tests compile quickly rather than well, without the fusions that could change a bit.
-test-bits: $(READY)
+test-users: $(READY)
 	NESTAX_TESTS_AS_USERS=1 $(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal \
 		tests/checkpoints/test_resuming.py tests/checkpoints/test_properties.py \
-		tests/run/test_minimize.py tests/streams
+		tests/run/test_minimize.py tests/streams tests/test_docs.py
 
 # The annotations, checked while the tests of the mathematics run.
 test-typed: $(READY)
