@@ -163,6 +163,31 @@ class Level(eqx.Module):
         single = lambda d: self.value_and_jac(x, Batch(jax.tree.map(lambda a: a[None], d)))
         return jax.vmap(single)(batch.draws)
 
+    def value_in_groups(self, x: PyTree, groups: Batch) -> PyTree:
+        """Mean of f(x; ξ) over every group of a batch, along a leading axis of the outputs with noise."""
+        noisy = self.shape.noisy
+        axes = self.shape.outputs.treedef.unflatten([0 if n else None for n in noisy])
+        return jax.vmap(lambda draws: self.value(x, Batch(draws)), out_axes=axes)(groups.draws)
+
+    def value_and_jac_in_groups(self, x: PyTree, groups: Batch) -> tuple[PyTree, Jacobian]:
+        """The same with the Jacobian of every group, all of it along a leading axis."""
+        noisy = self.shape.noisy
+        axes = self.shape.outputs.treedef.unflatten([0 if n else None for n in noisy])
+        of = lambda draws: self.value_and_jac(x, Batch(draws))
+        return jax.vmap(of, out_axes=(axes, 0))(groups.draws)
+
+    def value_and_pull_in_groups(self, x: PyTree, groups: Batch) -> tuple[PyTree, Map]:
+        """The same with the map p ↦ Jᵀp for the Jacobian of the whole batch."""
+        each, pullback = jax.vjp(lambda x: self.value_in_groups(x, groups), x)
+        count = groups.size
+
+        def pull(p: PyTree) -> PyTree:
+            leaves = zip(self.shape.noisy, jax.tree.leaves(p), strict=True)
+            spread = [jnp.broadcast_to(x / count, (count, *x.shape)) if n else x for n, x in leaves]
+            return pullback(self.shape.outputs.treedef.unflatten(spread))[0]
+
+        return each, pull
+
     def _mean(self, x: PyTree, batch: Batch | None) -> PyTree:
         if batch is None:
             return self.fn(x, *self.args)

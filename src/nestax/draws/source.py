@@ -34,6 +34,15 @@ class Batch(eqx.Module):
     def row_entries(self) -> int:
         return sum(x.size // self.size for x in jax.tree.leaves(self.draws))
 
+    def in_groups(self, most: int = 16) -> "Batch":
+        """The same draws in groups of equal size, along a leading axis: as many as go, up to ``most``."""
+        size = self.size
+        groups = max(g for g in range(1, min(size, most) + 1) if size % g == 0)
+        if groups < 4 and size <= most * most:  # a batch that does not divide well: every draw by itself
+            groups = size
+        cut = lambda x: x.reshape(groups, size // groups, *x.shape[1:])
+        return Batch(jax.tree.map(cut, self.draws))
+
     def part(self, start: Array | int, size: int) -> "Batch":
         cut = lambda x: jax.lax.dynamic_slice_in_dim(x, start, size)
         return Batch(
