@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 CONSTRAINTS ?= constraints.txt
 
 .PHONY: help demo test test-slow test-kills test-users test-typed test-matrix fuzz fuzz-short lint types constraints \
-	upgrade bench bench-torch portfolio-table rates autotune-table clean
+	upgrade bench bench-torch portfolio-table memory-table rates autotune-table clean
 help:
 	@echo "make demo        solve a portfolio on made-up returns; leaves demo/report.html"
 	@echo "make test        all tests but the slow ones and the pages of the docs"
@@ -22,6 +22,7 @@ help:
 	@echo "make constraints writes the versions in $(VENV) into constraints.txt"
 	@echo "make upgrade     gets the newest version of everything, and does that"
 	@echo "make portfolio-table   every method on real portfolios (NESTAX_DATA), into docs/comparison.md"
+	@echo "make memory-table      what memory is worth on 21 problems (NESTAX_DATA), into docs/memory.md"
 	@echo "make rates             how samples grow with accuracy, into docs/rates.md (hours; --jobs helps)"
 	@echo "make autotune-table    settings found by themselves against a grid, into docs/theory.md"
 	@echo "make bench       the speed tables (bench-torch installs PyTorch for one row of them)"
@@ -93,6 +94,11 @@ autotune-table: $(READY)
 
 portfolio-table: $(READY)
 	$(BIN)/python benchmarks/portfolio_methods.py
+
+# One data set comes with lifelines, of which nothing else is needed.
+memory-table: $(READY)
+	$(BIN)/python -m pip install --quiet --no-deps lifelines
+	$(BIN)/python benchmarks/memory.py
 
 bench-torch: $(READY)
 	test -x .venv-torch/bin/python || $(PYTHON) -m venv .venv-torch

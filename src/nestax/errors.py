@@ -16,6 +16,10 @@ class SettingError(ValueError):
     """A setting lies outside its range, or two settings contradict each other."""
 
 
+class DivergenceWarning(UserWarning):
+    """A run ended far above its start, or not finite: its weights are no answer."""
+
+
 class Range(NamedTuple):
     """Where a setting must lie: what completes the sentence "it must be …", and the test of it."""
 

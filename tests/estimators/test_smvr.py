@@ -189,6 +189,7 @@ def test_nothing_set_means_falling_rates_and_a_running_ball():
     assert nx.SMVR(beta=0.1).defaults(noisy("portfolio").problem, 100, (1, 1, 0)).radius is None
 
 
+@pytest.mark.filterwarnings("ignore::nestax.DivergenceWarning")
 def test_the_running_ball_cuts_a_rare_huge_draw_and_leaves_the_others_alone():
     draws = np.concatenate([np.ones(99), [1e6]])
     problem = nx.Problem([nx.Level(lambda w, r: r * w[0], data=jnp.asarray(draws))], w0=jnp.ones(1))

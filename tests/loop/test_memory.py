@@ -69,7 +69,8 @@ def test_two_copies_where_they_fit_and_one_where_not(problem, memory, capsys):
 
 def test_one_copy_leaves_the_weights_when_a_run_fails(problem, memory):
     memory(2 * size_of() - 1)
-    result = run(problem, lr=1e300)
+    with pytest.warns(nx.DivergenceWarning, match="one copy of the trackers only"):
+        result = run(problem, lr=1e300)
     assert result.status is nx.Status.NONFINITE
     assert np.isfinite(result.w).all()
     assert "one copy of the trackers only" in result.message

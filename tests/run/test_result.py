@@ -6,6 +6,7 @@ import optax
 import pytest
 
 import nestax as nx
+from nestax.run.result import diagnose
 
 
 @pytest.fixture(scope="module")
@@ -68,3 +69,48 @@ def test_figures_are_written(result, tmp_path):
 def test_the_summary_of_a_result_is_one_line(result):
     assert repr(result).startswith("Result(SUCCESS: step=10, samples=40")
     assert "\n" not in repr(result)
+
+
+def test_a_diagnosis_has_a_sentence_for_every_level(tmp_path):
+    problem = nx.problems.mean_deviation(nx.datasets.synthetic_returns(500, 3))
+    result = nx.minimize(problem, optimizer=optax.sgd(0.01), steps=200, batch_size=8)
+    sentences = result.diagnosis.splitlines()
+    assert [sentence.split("'")[1] for sentence in sentences] == ["mean", "variance", "utility"]
+    assert "memory paid" in sentences[0]
+    assert "nothing to remember" in sentences[2]
+    result.save(tmp_path / "run.safetensors")
+    assert nx.load(tmp_path / "run.safetensors").diagnosis == result.diagnosis
+
+
+def test_a_diagnosis_says_where_memory_did_not_pay():
+    columns = ("believed_error", "plain_error", "believed_jac_error", "plain_jac_error")
+    numbers = (0.99, 1.0, np.nan, np.nan)
+    records = {name: np.full((4, 1), x) for name, x in zip(columns, numbers, strict=True)}
+    sentence = diagnose(records | {"step": np.arange(4)}, ("inner",))[0]
+    assert sentence.startswith("level 'inner': memory did not pay.")
+    assert "derivative" not in sentence
+
+
+def test_a_method_without_error_bars_says_so():
+    problem = nx.problems.mean_deviation(nx.datasets.synthetic_returns(500, 3))
+    result = nx.minimize(problem, nx.Plain(), optax.sgd(0.01), steps=5)
+    assert "keeps no error bars" in result.diagnosis
+
+
+def test_error_bars_of_levels_and_of_the_gradient_are_near_the_errors():
+    """Over seeds; level by level the tests of the method say more."""
+    problem = nx.problems.mean_deviation(nx.datasets.synthetic_returns(500, 3))
+    runs = nx.sweep(
+        problem,
+        lambda s: (nx.SelfTuning(), optax.sgd(s.lr)),
+        settings=nx.grid(lr=[0.01]),
+        seeds=16,
+        steps=200,
+        batch_size=8,
+        record=["value_error", "jac_error", "grad_error"],
+    )
+    late = lambda name: np.mean(runs.records[name][0, :, 100:] ** 2, axis=(0, 1))
+    for believed, true in (("believed_error", "value_error"), ("believed_jac_error", "jac_error")):
+        ratio = late(believed)[:2] / late(true)[:2]
+        assert ((ratio > 1 / 3) & (ratio < 3)).all(), (believed, ratio)
+    assert 1 / 3 < late("believed_grad_error") / late("grad_error") < 3

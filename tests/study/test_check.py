@@ -3,8 +3,10 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import nestax as nx
+from nestax.study.check import _about_bias
 
 ROWS = np.random.default_rng(0).normal(1.0, 0.3, size=(300, 3))
 
@@ -135,6 +137,7 @@ def test_a_level_that_noise_carries_out_of_its_domain_is_named():
     assert report.advice[0].startswith(sentence)
     assert "give level 'mean' a project=" in report.advice[0]
     assert str(report).splitlines()[-1] == f"? {report.advice[0]}"
+    assert "no problem found" not in str(report)
     assert nx.check(logarithm(lambda u: jnp.maximum(u, 0.01))).advice == ()
     # log 0 is not finite; and a level without noise hands the noise on.
     assert nx.check(logarithm(lambda u: jnp.maximum(u, 0.0))).advice
@@ -149,3 +152,105 @@ def test_rows_without_replacement_may_be_fewer_than_the_draws():
     assert report.ok, str(report)
     mean, deviation = np.mean([1, 0, 1, 4, 9]), np.std([1, 0, 1, 4, 9])  # all five rows, each once
     np.testing.assert_allclose(report.levels[0].noise, deviation / mean, rtol=1e-9)
+
+
+def chain(inner, outer, rows, w0):
+    return nx.Problem(
+        [nx.Level(inner, rows, name="inner"), nx.Level(outer, name="outer")], jnp.asarray(w0)
+    )
+
+
+def heavy():
+    """Log E exp(1.5 r): the mean of a batch is mostly too low, and a gradient divides by it."""
+    rows = np.random.default_rng(1).normal(size=4_000)
+    return chain(lambda w, r: jnp.exp(w * r), jnp.log, rows, 1.5)
+
+
+def test_the_bias_of_plain_batches_is_measured():
+    """E‖mean of b draws‖² exceeds its goal by the variance over b, so the gradient by that share."""
+    rows = np.random.default_rng(0).normal(1.0, 2.0, size=(500, 3))
+    square = chain(lambda w, r: r * w, lambda u: jnp.sum(u**2), rows, np.ones(3))
+    report = nx.check(square, draws=8_192)
+    assert report.batch_size == 4
+    expected = rows.var(axis=0) / 4
+    expected = np.linalg.norm(expected) / np.linalg.norm(rows.mean(axis=0) ** 2)
+    np.testing.assert_allclose(report.plain_bias, expected, rtol=0.15)
+    assert "a method with memory removes that" in report.memory[0]
+
+
+def test_memory_pays_where_plain_batches_are_biased():
+    report = nx.check(heavy())
+    assert report.plain_bias > 0.05
+    assert f"plain batches of {report.batch_size} bias the gradient by" in report.memory[0]
+    assert report.memory[0].endswith("a method with memory removes that.")
+    off = report.levels[0].noise / np.sqrt(report.batch_size)
+    assert report.memory[1].startswith(f"level 'inner': a batch of {report.batch_size} is off by ")
+    share = float(report.memory[1].split("off by ")[1].split(" %")[0]) / 100
+    np.testing.assert_allclose(share, off, rtol=0.3)
+    assert [line for line in str(report).splitlines() if line[0] == "-"] == [
+        f"- {sentence}" for sentence in report.memory
+    ]
+
+
+def test_a_chain_that_is_linear_in_its_draws_has_no_bias():
+    rows = np.random.default_rng(0).normal(1.0, 5.0, size=(300, 3))
+    report = nx.check(chain(lambda w, r: r * w, lambda u: 3 * jnp.sum(u), rows, np.ones(3)), draws=509)
+    assert report.plain_bias < 1e-12  # 509 draws are no multiple of any batch
+    assert "within the noise of this look: nx.Plain may do as well" in report.memory[0]
+    assert "memory can bring that down" in report.memory[1]
+
+
+def test_draws_without_noise_leave_nothing_to_memory():
+    report = nx.check(chain(lambda w, r: r * w, lambda u: jnp.sum(u**2), np.ones((20, 3)), np.ones(3)))
+    assert report.plain_bias < 1e-12
+    assert report.memory[1] == "level 'inner': a batch of 1 is off by less than 1 %; " + (
+        "memory has little to gain there."
+    )
+
+
+@pytest.mark.parametrize(
+    ("bias", "error", "words"),
+    [
+        (0.14, 0.02, "14 % of its length (± 2 %): a method with memory removes that."),
+        (12.0, 2.0, "1,200 % of its length (± 200 %): a method with memory removes that."),
+        (0.01, 0.01, "less than 3 %, which is within the noise of this look: nx.Plain may do as well."),
+        (0.008, 0.001, "less than 1 %: nx.Plain may do as well."),
+        (
+            0.2,
+            0.15,
+            "20 % of its length (± 15 %), which this look cannot tell from nothing: take more draws.",
+        ),
+    ],
+)
+def test_a_bias_is_called_small_only_if_it_is_known_to_be(bias, error, words):
+    assert _about_bias(32, bias, error) == f"plain batches of 32 bias the gradient by {words}"
+
+
+def test_what_cannot_be_measured_is_left_out():
+    square = lambda u: jnp.sum(u**2)
+    # A gradient of zero has no share; nor has a value of zero, but its derivative has.
+    at_zero = nx.check(chain(lambda w, r: r * w, square, ROWS, np.zeros(3)))
+    assert np.isnan(at_zero.plain_bias)
+    assert at_zero.memory == ()
+    shifted = nx.check(chain(lambda w, r: r * w, lambda u: square(u - 1), ROWS, np.zeros(3)))
+    assert np.isfinite(shifted.plain_bias)
+    assert shifted.memory[1].startswith("level 'inner': a batch of 1 is off by")
+    assert "of the value" not in shifted.memory[1]
+    few = nx.check(problem(), draws=3)
+    assert np.isnan(few.plain_bias)
+    assert few.memory == ()
+
+
+def test_batched_levels_and_blocks_are_measured_too():
+    rows = np.random.default_rng(0).normal(1.0, 2.0, size=(500, 3))
+    make = lambda fn, data, **rest: nx.Problem(
+        [nx.Level(fn, data, name="inner", **rest), nx.Level(lambda u: jnp.sum(u**2), name="outer")],
+        jnp.ones(3),
+    )
+    single = nx.check(make(lambda w, r: r * w, rows))
+    batched = nx.check(make(lambda w, r: jnp.mean(r, 0) * w, rows, batched=True))
+    np.testing.assert_allclose(batched.plain_bias, single.plain_bias, rtol=1e-9)
+    assert batched.memory == single.memory
+    blocks = nx.check(make(lambda w, r: r * w, nx.Blocks(rows.reshape(5, 100, 3), visit=2)), draws=64)
+    assert blocks.plain_bias > 0.1
+    assert "a method with memory removes that" in blocks.memory[0]

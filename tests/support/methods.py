@@ -68,6 +68,7 @@ def every_method(rate: float = 0.3) -> dict[str, AbstractEstimator]:
         "NLASG published": nx.NLASG(rate, exact_levels=False),
         "PerBlock AdjointSMVR": nx.PerBlock(nx.AdjointSMVR(rate, "fresh")),
         "PerBlock SCSC": nx.PerBlock(nx.SCSC(rate)),
+        "PerBlock SelfTuning": nx.PerBlock(nx.SelfTuning()),
         "PMFS": nx.PMFS(rate, period=5),
         "PMM": nx.PMM(rate),
         "PMM of means": nx.PMM(rate, per_draw=False),
@@ -79,6 +80,8 @@ def every_method(rate: float = 0.3) -> dict[str, AbstractEstimator]:
         "SCGD": nx.SCGD(rate),
         "SCSC": nx.SCSC(rate),
         "SCSC single-point": nx.SCSC(rate, "single-point"),
+        "SelfTuning": nx.SelfTuning(),
+        "SelfTuning fresh": nx.SelfTuning("fresh"),
         "SOX": nx.SOX(rate, rate),
         "SPIDER": nx.SPIDER(**RESTARTS),
         "SpiderBoost": nx.SpiderBoost(**RESTARTS),
@@ -202,14 +205,16 @@ PUBLISHED = [
     "PMM published",
     "TSCGD published",
 ]
-PER_BLOCK = ["PerBlock AdjointSMVR", "PerBlock SCSC"]
+PER_BLOCK = ["PerBlock AdjointSMVR", "PerBlock SCSC", "PerBlock SelfTuning"]
+SELF_TUNING = ["SelfTuning", "SelfTuning fresh"]
+TUNES_ITSELF = ["SelfTuning", "PerBlock SelfTuning"]
 RESTARTING = ["CIVR", "NestedSPIDER", "SARAH", "SARAHC", "SPIDER", "SpiderBoost"]
 
 ZERO_NOISE = law(
     saying("exact", FAMILY),
     saying("exact", ["SnapshotSMVR", "PMFS", "VRSCPG", *RESTARTING]),
     saying("exact", ["COVER", "RECOVER", "SCSC", "STORM", "STORMC", "Plain", "Exact"]),
-    saying("exact", ["BlockSMVR", "MSVR", *PER_BLOCK]),
+    saying("exact", ["BlockSMVR", "MSVR", *PER_BLOCK, *SELF_TUNING]),
     saying("geometric", ["ASCGD", "ASCPG", "ATSCGD", "MLNASA", "NASA", "NLASG", "PMM", "PMM of means"]),
     saying("geometric", ["SCGD", "SCSC single-point", "SOX", "TSCGD", *PUBLISHED]),
     {"SSD": "quadratic", "CSAGA": "every row"},
@@ -254,11 +259,13 @@ NO_MEMORY = law(
         "CSAGA": "remembers every row until it is drawn again, whatever the settings",
         "Exact": "sees the population at every step and has no setting",
         "SSD": "the weights of its averages are fixed by the step",
-    },
+    }
+    | saying("its gains follow from the draws, and no setting makes it forget", TUNES_ITSELF),
 )
 
 ONE_LEVEL = law(
     saying("SGD", ["Plain", "Exact", "SCSC", "SCSC single-point", "BlockSMVR"]),
+    saying("SGD", ["SelfTuning fresh"]),
     saying("SGD", ["TSCGD", "TSCGD published", "ATSCGD", "ATSCGD published"]),
     saying("STORM", [name for name in FAMILY if not name.endswith("lagged")]),
     saying("STORM, a step late", [name for name in FAMILY if name.endswith("lagged")]),
@@ -269,13 +276,16 @@ ONE_LEVEL = law(
     saying("acceleration", ["SSD"]),
     exceptions=where("is a method for one level itself", lambda cls: cls.about.levels == 1)
     | where("is made for two levels", lambda cls: cls.about.levels == 2)
-    | {"PerBlock": "is the method inside, block by block; see what is said about one block"},
+    | {
+        "PerBlock": "is the method inside, block by block; see what is said about one block",
+        "SelfTuning": "STORM with two gains of its own: written out in estimators/test_self_tuning.py",
+    },
 )
 
 DETERMINISTIC = law(
     saying((0, 2), FAMILY),
     saying((0, 2), ["NestedSPIDER", "SnapshotSMVR", "PMFS", "SCSC", "SSD", "Plain", "Exact"]),
-    saying((0, 2), PER_BLOCK),
+    saying((0, 2), [*PER_BLOCK, *SELF_TUNING]),
     saying((0,), PUBLISHED),
     saying((1, 2), ["BlockSMVR"]),
     saying((0,), ["SCGD", "ASCGD", "ASCPG", "NASA", "SARAHC", "STORMC", "VRSCPG", "SOX"]),
@@ -294,6 +304,7 @@ ONE_BLOCK = law(
         "Plain": "Plain",
         "PerBlock AdjointSMVR": "AdjointSMVR fresh",
         "PerBlock SCSC": "SCSC",
+        "PerBlock SelfTuning": "SelfTuning",
         "SOX": "TSCGD",
         "MSVR": "ProductSMVR lagged",
         "BlockSMVR": "AdjointSMVR fresh",

@@ -164,7 +164,7 @@ class Level(eqx.Module):
         return jax.vmap(single)(batch.draws)
 
     def value_in_groups(self, x: PyTree, groups: Batch) -> PyTree:
-        """Mean of f(x; ξ) over every group of a batch, along a leading axis of the outputs with noise."""
+        """Mean of f(x; ξ) over every group of a batch, along a leading axis where there is noise."""
         noisy = self.shape.noisy
         axes = self.shape.outputs.treedef.unflatten([0 if n else None for n in noisy])
         return jax.vmap(lambda draws: self.value(x, Batch(draws)), out_axes=axes)(groups.draws)

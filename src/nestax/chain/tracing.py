@@ -86,6 +86,19 @@ class Structure(NamedTuple):
     depends: tuple[tuple[bool, ...], ...]
     noisy: tuple[bool, ...]
 
+    @property
+    def rows(self) -> int:
+        """Rows of the Jacobian that are computed: those of outputs that are no copy of an input."""
+        sizes = zip(self.outputs.sizes, self.repeats, strict=True)
+        return sum(size for size, source in sizes if source is None)
+
+    @property
+    def jacobian_entries(self) -> int:
+        """Entries of the Jacobian's tiles that are computed, at least one."""
+        tiles = zip(self.outputs.sizes, self.repeats, self.depends, strict=True)
+        columns = lambda row: sum(n for n, seen in zip(self.inputs.sizes, row, strict=True) if seen)
+        return max(1, sum(size * columns(row) for size, source, row in tiles if source is None))
+
 
 def analyse(fn: Callable[..., PyTree], x: PyTree, *rest: PyTree) -> Structure:
     """The structure of ``fn(x, *rest)``; the arguments are trees of shapes."""

@@ -35,10 +35,15 @@ class Batch(eqx.Module):
         return sum(x.size // self.size for x in jax.tree.leaves(self.draws))
 
     def in_groups(self, most: int = 16) -> "Batch":
-        """The same draws in groups of equal size, along a leading axis: as many as go, up to ``most``."""
+        """The same draws in groups of equal size, along a leading axis.
+
+        As many groups as go, but at most 16 and at most ``most``, if that is above one: the more there
+        are, the better is it known how much groups differ.
+        """
         size = self.size
+        most = min(max(most, 2), 16)
         groups = max(g for g in range(1, min(size, most) + 1) if size % g == 0)
-        if groups < 4 and size <= most * most:  # a batch that does not divide well: every draw by itself
+        if groups < 4 <= most and size <= 256:  # a batch that does not divide well: every draw by itself
             groups = size
         cut = lambda x: x.reshape(groups, size // groups, *x.shape[1:])
         return Batch(jax.tree.map(cut, self.draws))
@@ -84,6 +89,10 @@ class AbstractSource(eqx.Module):
     def example(self) -> PyTree:
         """The shapes of one draw."""
         raise NotImplementedError
+
+    def unseen(self, size: int) -> float:
+        """The share of the rows that are not in a batch: one, unless its rows are different ones."""
+        return 1.0 if self.most is None else max(0.0, 1.0 - size / self.most)
 
     @property
     def size(self) -> int | None:

@@ -22,6 +22,7 @@ from nestax.estimators.product_smvr import ProductSMVR as ProductSMVR
 from nestax.estimators.sarahc import SARAHC as SARAHC
 from nestax.estimators.scgd import SCGD as SCGD
 from nestax.estimators.scsc import SCSC as SCSC
+from nestax.estimators.self_tuning import SelfTuning as SelfTuning
 from nestax.estimators.smvr import SMVR as SMVR
 from nestax.estimators.snapshot_smvr import SnapshotSMVR as SnapshotSMVR
 from nestax.estimators.sox import SOX as SOX

@@ -172,4 +172,11 @@ BIBTEX = {
   booktitle = {Advances in Neural Information Processing Systems},
   year      = {2022},
 }""",
+    "kalman1960": """
+@article{kalman1960,
+  author  = {Kalman, Rudolf E.},
+  title   = {A New Approach to Linear Filtering and Prediction Problems},
+  journal = {Journal of Basic Engineering},
+  year    = {1960},
+}""",
 }

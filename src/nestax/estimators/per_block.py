@@ -9,6 +9,7 @@ from jaxtyping import Array, PyTree
 
 import nestax.trees as trees
 from nestax.chain.problem import Problem
+from nestax.draws.blocks import mean_over_blocks
 from nestax.errors import ProblemError, SettingError, choose
 from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Trackers
 from nestax.parts.step_rule import AbstractStep
@@ -114,6 +115,17 @@ class PerBlock(AbstractEstimator):
     def _loaded(self, row: PyTree, w: PyTree) -> PyTree:
         """A row of the table in the dtype of the weights."""
         return row if self.store is None else trees.cast(row, jax.tree.leaves(w)[0].dtype)
+
+    def believed(self, problem: Problem, state: PyTree) -> dict[str, Array]:
+        """Root mean squares over the blocks; what they make of the gradient is left out."""
+        blocks: Any = problem.blocks
+
+        def squares(number: Array) -> dict[str, Array]:
+            row = self._loaded(jax.tree.map(lambda x: x[number], state), problem.w0)
+            own = self.estimator.believed(problem.block(number), row)
+            return {name: x**2 for name, x in own.items() if x.ndim}
+
+        return jax.tree.map(jnp.sqrt, mean_over_blocks(blocks.blocks, blocks.visit, squares))
 
     def trackers(self, state: PyTree) -> Trackers:
         """Along a leading axis, that of the blocks."""

@@ -1,8 +1,9 @@
 """Self-tuning trackers: every level remembers as much as its own draws say is worth remembering.
 
-Own work. One gain for each tracked array, of a Kalman filter whose variances are seen in the draws (Kalman
-1960; variances from what a filter did not predict: Mehra 1970). Filters of single-level gradients: Vuckovic
-2018, Kalman gradient descent.
+Own work: a Kalman filter for every tracked array, with variances that are seen in the draws, and with
+differences on the same draws as a second measurement. Before it: Kalman 1960; variances from what a
+filter did not predict, Mehra 1970; filters of the gradient of one level, without differences, Vuckovic
+2018 (Kalman gradient descent, arXiv 1810.12273), Yang 2020 (filter gradient descent, arXiv 2012.12418).
 
 symbol      here             meaning
 w_t         w                weights
@@ -11,56 +12,81 @@ u_t^i       value[i]         running value of level i, estimates f_i(u_t^{i-1})
 v_t^i       jac[i]           running Jacobian of level i, where it is remembered
 y, d        new, new − old   mean over the draws at the new point, and of its difference to the old one
 k_1, k_2    gain             see nestax.parts.gains
-P           believed         the expected squared error of each tracked array
+P           believed.error   the expected squared error of each tracked array
 """
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
+import optax
 from jaxtyping import Array, PyTree
 
 from nestax.chain.jacobian import Jacobian, pull_through
-from nestax.chain.level import Level
+from nestax.chain.level import Level, Map
 from nestax.chain.problem import Problem
+from nestax.parts.error_bars import error_bars
 from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
-from nestax.parts.gains import Belief, first_belief, follow
+from nestax.parts.gains import Belief
+from nestax.parts.remembering import Before, Seen, look, no_longer
 from nestax.parts.settings import choice
+
+#: Larger Jacobians, such as those of networks, are not remembered unless asked for.
+MOST_ENTRIES = 1000
 
 
 class SelfTuningState(eqx.Module):
-    """Trackers of every level with what is believed of them; None for what is exact or not tracked."""
+    """Trackers of every level with what is believed of them; None for what is exact or not tracked.
+
+    usual: root mean square of the length of plain gradients.
+    """
 
     w: PyTree
     value: tuple[PyTree, ...]
     jac: tuple[Jacobian | None, ...]
-    believed: tuple[tuple[Belief | None, Belief | None], ...]
+    believed: tuple[Belief | None, ...]
+    usual: Array
     count: Array
 
 
 class SelfTuning(AbstractEstimator):
-    """Values, and where wanted Jacobians, tracked with gains that set themselves.
+    """Values and Jacobians tracked with gains that set themselves.
 
-        u_t^i = u_{t-1}^i + k_1 (f_i(u_t^{i-1}; ξ) − u_{t-1}^i) + k_2 (f_i(u_t^{i-1}; ξ) − f_i(u_{t-1}^{i-1}; ξ))
+        y     = f_i(u_t^{i-1}; ξ),   d = y − f_i(u_{t-1}^{i-1}; ξ)
+        u_t^i = u_{t-1}^i + k_1 (y − u_{t-1}^i) + k_2 d
 
-    and likewise for the Jacobian, with gains k_1, k_2 of their own. STORM, a moving average, the running
-    mean and no memory are special cases, and the draws decide among them at every step. There is no
-    forgetting rate to set. A batch of one draw works; from a few draws on gains are better founded.
+    and likewise for the Jacobian, every array with gains k_1, k_2 of its own. STORM, a moving average,
+    the running mean and no memory are special cases, and the draws decide among them at every step.
+    There is no forgetting rate to set. A batch of one draw works; from a few draws on gains are better
+    founded.
+
+    Two rules keep memory from doing harm. The gradient is never longer than twice that of plain batches,
+    the present or the usual one: a tracked value lacks the errors that value and derivative of one batch
+    have in common, and where those cancel, as in log E e^ℓ, rare rows would throw the weights away. And
+    large Jacobians are not remembered: the gradients of networks come in rare bursts, which memory
+    repeats, and optimisers that divide by the size of the gradient follow what is left of them.
+
+    Gains follow from the draws that they are applied to, so that the estimate is not exactly unbiased.
 
     Args:
-        derivatives: "tracked" remembers the Jacobian of every level, as SMVR does; "fresh" takes it from
-            the batch, as SCSC does, at a fraction of the memory.
+        derivatives: "auto" remembers the Jacobians of levels that have at most 1,000 entries; "tracked"
+            all of them, as SMVR does; "fresh" takes all of them from the batch, as SCSC does.
     """
 
-    derivatives: str = choice("tracked", "fresh", default="tracked")
+    derivatives: str = choice("auto", "tracked", "fresh", default="auto")
     about: ClassVar = About(
-        "", "–", "–", "values, Jacobians", instead="SMVR", certainty="own work"
+        "kalman1960", "–", "–", "values, Jacobians, spreads", instead="SMVR", certainty="own work"
     )
 
     @property
     def passes(self):
-        return {"value": Calls(2, 2 if self.derivatives == "tracked" else 1)}
+        """Levels after the first are also evaluated at the inputs that plain batches would have."""
+        return {"value": Calls(3, 2 if self.derivatives == "fresh" else 3)}
+
+    def level_passes(self, problem: Problem):
+        calls = [Calls(2, 1 + self._remembers(level)) for level in problem.levels]
+        more = [Calls(values + 1, jacs + 1) for values, jacs in calls[1:]]
+        return tuple({"value": own} for own in (calls[0], *more))
 
     def init(self, problem: Problem, w: PyTree, batches: Batches):
         return self._track(problem, w, batches, None)
@@ -70,63 +96,43 @@ class SelfTuning(AbstractEstimator):
 
     def _track(self, problem: Problem, w: PyTree, batches: Batches, state: SelfTuningState | None):
         """Every level in turn; without a state at the start, where nothing is remembered yet."""
-        value = []
-        jac = []
-        believed = []
-        pulls = []
-        new = w
-        old = None if state is None else state.w
+        value: list[PyTree] = []
+        seen: list[Seen] = []
+        plain: list[Map] = []
+        new = mean = w
         count = jnp.zeros((), jnp.int32) if state is None else state.count + 1
         for i, (level, batch) in enumerate(zip(problem.levels, batches, strict=True)):
-            before = None if state is None else (state.value[i], state.jac[i], state.believed[i])
-            u, V, pull, belief = self._level(level, new, old, batch["value"], before, count)
-            value.append(level.project(u))
-            jac.append(V)
-            pulls.append(pull)
-            believed.append(belief)
+            before = None
+            if state is not None:
+                old = state.value[i - 1] if i else state.w
+                before = Before(old, (state.value[i], state.jac[i]), state.believed[i], count)
+            here = look(level, new, batch["value"], before, self._remembers(level))
+            pulled = here.mean, here.plain
+            if i and state is not None:
+                pulled = level.value_and_pull(mean, batch["value"])
+            mean = level.project(pulled[0])
+            plain.append(pulled[1])
+            seen.append(here)
+            value.append(level.project(here.value))
             new = value[-1]
-            old = None if state is None else state.value[i]
-        state = SelfTuningState(w, tuple(value), tuple(jac), tuple(believed), count)
-        return Estimate(value[-1], pull_through(pulls, value[-1]), {}), state
+        grad = pull_through([one.pull for one in seen], value[-1])
+        if state is None:
+            usual = optax.tree.norm(grad)
+        else:
+            grad, usual = no_longer(grad, optax.tree.norm(pull_through(plain, mean)), state.usual, count)
+        jac = tuple(one.jac for one in seen)
+        believed = tuple(one.belief for one in seen)
+        state = SelfTuningState(w, tuple(value), jac, believed, usual, count)
+        return Estimate(value[-1], grad, {}), state
 
-    def _level(
-        self, level: Level, new: PyTree, old: PyTree, batch: Any, before: Any, count: Array
-    ) -> tuple[PyTree, Jacobian | None, Any, tuple[Belief | None, Belief | None]]:
-        """Value, tracked Jacobian, pullback of one level, and what is believed of the first two."""
-        if level.deterministic:
-            u, pull = level.value_and_pull(new, None)
-            return u, None, pull, (None, None)
-        groups = batch.in_groups()
-        u_before, V_before, (belief, jac_belief) = before or (None, None, (None, None))
-        if self.derivatives == "fresh":
-            y, pull = level.value_and_pull_in_groups(new, groups)
-            y_old = None if before is None else level.value_in_groups(old, groups)
-            u, belief = _tracked(y, y_old, u_before, belief, count, level.shape.noisy)
-            return u, None, pull, (belief, None)
-        y, J = level.value_and_jac_in_groups(new, groups)
-        y_old, J_old = (None, None) if before is None else level.value_and_jac_in_groups(old, groups)
-        u, belief = _tracked(y, y_old, u_before, belief, count, level.shape.noisy)
-        V, jac_belief = _tracked(J, J_old, V_before, jac_belief, count)
-        return u, V, V.pull, (belief, jac_belief)
+    def _remembers(self, level: Level) -> bool:
+        small = level.shape.jacobian_entries <= MOST_ENTRIES
+        return self.derivatives == "tracked" or (self.derivatives == "auto" and small)
+
+    def believed(self, problem: Problem, state: SelfTuningState):
+        return error_bars(problem, state.w, state.value, state.jac, state.believed)
 
     def trackers(self, state: SelfTuningState):
-        return Trackers(state.w, state.value, state.jac if self.derivatives == "tracked" else None)
-
-
-def _tracked(
-    new: PyTree, old: PyTree, tracked: PyTree, belief: Belief | None, count: Array, noisy: Any = None
-) -> tuple[PyTree, Belief | None]:
-    """A tree and what is believed of it; leaves without noise are as they are."""
-    leaves, treedef = jax.tree.flatten(new)
-    moving = [k for k in range(len(leaves)) if noisy is None or noisy[k]]
-    of = lambda tree: [jax.tree.leaves(tree)[k] for k in moving]
-    if not moving:
-        return new, None
-    if belief is None:
-        found = [jnp.mean(x, 0) for x in of(new)]
-        belief = first_belief(of(new))
-    else:
-        found, belief = follow(of(new), of(old), of(tracked), belief, count)
-    for k, x in zip(moving, found, strict=True):
-        leaves[k] = x
-    return treedef.unflatten(leaves), belief
+        pairs = zip(state.jac, state.believed, strict=True)
+        all_tracked = all(V is not None or belief is None for V, belief in pairs)
+        return Trackers(state.w, state.value, state.jac if all_tracked else None)

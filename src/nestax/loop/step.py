@@ -129,6 +129,15 @@ EXACT_COLUMNS = {
     "jac_error": "‖v^i − ∇f_i(u^{i-1})‖ in Frobenius norm for every level",
 }
 COLUMNS = {"value": "the tracked value of F(w)"} | EXACT_COLUMNS
+#: Columns that come by themselves with methods that keep error bars, such as ``nx.SelfTuning``; they
+#: need no population. One entry per level, 0 where it is exact, NaN where nothing is tracked.
+BELIEVED_COLUMNS = {
+    "believed_error": "the root of the expected ‖u^i − f_i(u^{i-1})‖², as the method believes",
+    "plain_error": "the same for the mean of a batch by itself, which is what no memory would have",
+    "believed_jac_error": "the root of the expected ‖v^i − ∇f_i(u^{i-1})‖², likewise",
+    "plain_jac_error": "the same for a batch by itself",
+    "believed_grad_error": "what these errors make of the gradient, to first order",
+}
 #: Columns that are finite wherever a run goes well, and what messages call them. Others may be NaN: the
 #: errors of trackers that a method does not have, and metrics.
 FINITE_COLUMNS = {
@@ -176,7 +185,7 @@ def measure(
     state: Any,
 ) -> dict[str, Array]:
     """One record: the chosen columns, and whatever the estimator has put into ``aux``."""
-    out: dict[str, Array] = dict(estimate.aux)
+    out: dict[str, Array] = estimate.aux | estimator.believed(problem, state)
     trackers = estimator.trackers(state)
     if "value" in columns:
         penalty = 0 if problem.penalty is None else problem.penalty(w)

@@ -195,6 +195,11 @@ class AbstractEstimator(Settings):
     def trackers(self, state: Any) -> Trackers:
         """The tracked quantities inside a state."""
 
+    def believed(self, problem: Problem, state: Any) -> dict[str, Array]:
+        """Record columns with error bars, by name, where a method keeps them; see ``nx.COLUMNS``."""
+        del problem, state
+        return {}
+
     def published(self, problem: Problem, sizes: tuple[int, ...]) -> dict[str, Any]:
         """The published value of every setting that may be left out; a number or a schedule."""
         del problem, sizes

@@ -1,9 +1,9 @@
 """Gains that set themselves: how much to believe a new batch, told by the spread of its draws.
 
-A tracked quantity θ (a level's value, or its Jacobian) moves by Δ in a step. A batch that is evaluated at
-the new and at the old point tells where it is, y = θ + Δ + e₁, and how far it went, d = Δ + e₂:
+A tracked quantity θ (a level's value, or its Jacobian) moves by Δ in a step. A batch that is evaluated
+at the new and at the old point tells where it is, y = θ + Δ + e₁, and how far it went, d = Δ + e₂:
 
-    θ̂ ← θ̂ + k₁(y − θ̂) + k₂ d,    error ← (1−k₁)·error + (1−k₁−k₂)·Δ-part + k₁e₁ + k₂e₂
+    θ̂ ← θ̂ + k₁(y − θ̂) + k₂ d,    error ← (1−k₁)·error − (1−k₁−k₂)·Δ + k₁e₁ + k₂e₂
 
 k₁ = β, k₂ = 1 − β is STORM; k₂ = 0 a moving average; k₁ = 1, k₂ = 0 no memory; where nothing moves, the
 running mean. With R = E‖e₁‖², Q = E‖e₂‖², C = E⟨e₁, e₂⟩ and s² = E‖Δ‖², all seen in the batch, and P
@@ -12,16 +12,22 @@ the expected squared error so far, the gains of least expected squared error sol
     [ P + s² + R   s² + C ] [k₁]   [P + s²]
     [ s² + C       s² + Q ] [k₂] = [s²    ]
 
-which is a Kalman filter with one gain for a whole array. Two things keep it from believing itself where
-the weights follow its errors. A movement that d misses is missed again at the next step, as long as the
-memory lasts, so s² counts 1/k₁ times. And what tells about movement, Q and s², rises at once and falls
-slowly: most batches do not hold the rare rows that change most.
+which is a Kalman filter with one gain for a whole array. Three things make it fit for a run:
+
+* Q and s² belong to a length of the step, C to its root: they are remembered per squared length (per
+  length), so that a longer step, or a longer time between two visits of a block, counts at once.
+* A movement that d misses is missed again at the next step, as long as the memory lasts, so s² counts
+  1/k₁ times. Without it the filter believes itself where the weights follow its errors.
+* What tells about movement, Q and s², rises at once and falls slowly: most batches do not hold the rare
+  rows that change most.
 """
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array
 
 #: How fast the spreads of the draws are forgotten; before, they are plain means over the steps.
@@ -30,16 +36,18 @@ RATE = 0.02
 LONGEST = 1000
 #: How much of the bound on a covariance is believed.
 CORRELATED = 0.999
+#: Arrays of at most so many entries are worked on side by side, which takes fewer operations.
+SMALL = 2**12
 
 
 class Belief(eqx.Module):
     """What is believed of a list of tracked arrays, one number for each.
 
-    error: P, the expected squared error of the tracked array; this is its error bar.
-    spread: R, of the mean of a batch.
-    change: Q, of the difference of a batch between two points.
-    joint: C, of the two together.
-    drift: the squared movement per step.
+    error: P, the expected squared error of the tracked array; its root is an error bar.
+    spread: R, of the mean of a batch: what an estimate without memory would have.
+    change: Q over the squared length of a step, of the difference of a batch between two points.
+    joint: C over the length of a step, of the two together.
+    drift: s² over the squared length of a step.
     gain: k₁ of the last step.
     """
 
@@ -51,110 +59,178 @@ class Belief(eqx.Module):
     gain: Array
 
 
-class Seen(NamedTuple):
-    """One array in one batch: means, and how far the groups of the batch spread around them."""
+class Facts(NamedTuple):
+    """The variances that gains follow from, in the letters of the formulas above."""
 
-    mean: Array
-    spread: Array
-    moved: Array
-    change: Array
-    joint: Array
-    groups: int
+    P: Array
+    R: Array
+    Q: Array
+    C: Array
+    s2: Array
 
 
-def first_belief(arrays: list[Array]) -> Belief:
+def gains(facts: Facts) -> tuple[Array, Array]:
+    """k₁ and k₂: the solution above in [0, 1]², written so that nothing cancels without noise.
+
+    Outside it noise that is nearly collinear would be magnified: gains of 10⁴ are no better than their
+    covariance is known.
+    """
+    total = facts.P + facts.R + facts.Q + facts.s2
+    # Gains have no unit; as they are, products of small variances could underflow.
+    P, R, Q, C, s2 = (x / jnp.where(total > 0, total, 1) for x in facts)
+    det = s2 * (P + R + Q - 2 * C) + (P + R) * Q - C * C
+    solvable = det > jnp.finfo(det.dtype).eps * (P + s2 + R) * (s2 + Q)
+    det = jnp.where(solvable, det, 1)
+    # Nothing moves, or nothing is uncertain: a running mean, or what was seen.
+    known = P + s2 + R
+    alone = jnp.where(known > 0, (P + s2) / jnp.where(known > 0, known, 1), 1)
+    k1 = jnp.clip(jnp.where(solvable, (P * (s2 + Q) + s2 * (Q - C)) / det, alone), 0, 1)
+    # The best k₂ beside that k₁, which is no longer the one above where it was cut.
+    moves = s2 + Q
+    k2 = ((1 - k1) * s2 - k1 * C) / jnp.where(moves > 0, moves, 1)
+    return k1, jnp.where(moves > 0, jnp.clip(k2, 0, 1), 0)
+
+
+def squared_error(k1: Array, k2: Array, facts: Facts) -> Array:
+    """E‖θ̂ − θ‖² after a step with any gains."""
+    P, R, Q, C, s2 = facts
+    kept = (1 - k1) ** 2 * P + (1 - k1 - k2) ** 2 * s2
+    return kept + k1 * k1 * R + 2 * k1 * k2 * C + k2 * k2 * Q
+
+
+def first_belief(arrays: Sequence[Array], unseen: float = 1.0) -> Belief:
     """After a first batch, from its groups along the leading axis of every array."""
-    spreads = [_seen(array, array).spread for array in arrays]
+    seen = _look(arrays, arrays, [jnp.zeros_like(x[0]) for x in arrays])
     # One draw says nothing about its own error: it may be as large as what was drawn.
-    alone = [jnp.vdot(array[0], array[0]) for array in arrays]
-    spread = jnp.stack(spreads if arrays[0].shape[0] > 1 else alone)
+    spread = unseen * (seen.spread if arrays[0].shape[0] > 1 else seen.innovation)
     nothing = jnp.zeros_like(spread)
     return Belief(spread, spread, nothing, nothing, nothing, jnp.ones_like(spread))
 
 
 def follow(
-    new: list[Array], old: list[Array], tracked: list[Array], belief: Belief, count: Array
+    new: Sequence[Array],
+    old: Sequence[Array],
+    tracked: Sequence[Array],
+    belief: Belief,
+    count: Array,
+    length: Array,
+    unseen: float = 1.0,
 ) -> tuple[list[Array], Belief]:
     """Tracked arrays and what is believed of them after a batch.
 
     Args:
         new: one array of every group of the batch, along a leading axis, at the new point.
         old: the same at the old point.
+        tracked: what was known before.
         count: 1 at the first call, 2 at the second, …
+        length: how far the new point is from the old one.
+        unseen: the share of the population that is not in the batch, where rows are drawn without
+            replacement; a batch of everything has no error.
     """
-    out = []
-    beliefs = []
-    for k, (here, there, before) in enumerate(zip(new, old, tracked, strict=True)):
-        own = Belief(*(getattr(belief, name)[k] for name in Belief.__annotations__))
-        value, own = _follow_one(_seen(here, there), before, own, count)
-        out.append(value)
-        beliefs.append(own)
-    columns = (jnp.stack([getattr(own, n) for own in beliefs]) for n in Belief.__annotations__)
-    return out, Belief(*columns)
-
-
-def _seen(new: Array, old: Array) -> Seen:
-    groups = new.shape[0]
-    mean = jnp.mean(new, 0)
-    moved = jnp.mean(new - old, 0)
-    off = new - mean
-    change = new - old - moved
-    pairs = groups * max(groups - 1, 1)
-    of = lambda a, b: jnp.vdot(a, b) / pairs
-    return Seen(mean, of(off, off), moved, of(change, change), of(off, change), groups)
-
-
-def _follow_one(seen: Seen, tracked: Array, belief: Belief, count: Array) -> tuple[Array, Belief]:
-    off = seen.mean - tracked
-    squared = jnp.vdot(seen.moved, seen.moved)
-    if seen.groups > 1:
-        spread = seen.spread
-        change = seen.change
-        joint = seen.joint
-        drift = jnp.maximum(squared - change, 0)
+    seen = _look(new, old, tracked)
+    if new[0].shape[0] > 1:
+        spread, change, joint = (unseen * x for x in (seen.spread, seen.change, seen.joint))
+        drift = jnp.maximum(seen.distance - change, 0)
     else:
         # A single draw has no spread: it is told from the prediction, and of what seems to have moved
         # half is taken for noise.
-        spread = jnp.vdot(off, off)
-        change = drift = squared / 2
-        joint = jnp.vdot(off, seen.moved) - drift
-    rate = jnp.maximum(1 / count, RATE).astype(off.dtype)
+        spread = unseen * seen.innovation
+        drift = seen.distance * (1 - unseen / 2)
+        change = seen.distance - drift
+        joint = seen.along - drift
+    rate = jnp.maximum(1 / count.astype(spread.dtype), RATE)
     smooth = lambda before, now: before + rate * (now - before)
-    spread = smooth(belief.spread, spread)
-    joint = smooth(belief.joint, joint)
-    change = jnp.maximum(smooth(belief.change, change), change)
-    drift = jnp.maximum(smooth(belief.drift, drift), drift)
-    bound = CORRELATED * jnp.sqrt(spread) * jnp.sqrt(change)
-    joint_ = jnp.clip(joint, -bound, bound)
-    still = drift / jnp.maximum(belief.gain, 1 / LONGEST)
-    gain, follow = gains(belief.error, spread, change, joint_, still)
-    error = squared_error(gain, follow, belief.error, spread, change, joint_, still)
-    error = jnp.clip(error, 0, spread)
-    return tracked + gain * off + follow * seen.moved, Belief(error, spread, change, joint, drift, gain)
+    moved = length > 0
+    per = lambda now, power: now / jnp.where(moved, length, 1) ** power
+    risen = lambda before, now: jnp.where(moved, jnp.maximum(smooth(before, now), now), before)
+    R = smooth(belief.spread, spread)
+    change = risen(belief.change, per(change, 2))
+    drift = risen(belief.drift, per(drift, 2))
+    joint = jnp.where(moved, smooth(belief.joint, per(joint, 1)), belief.joint)
+    Q = change * length**2
+    # Few draws are always correlated: two of one number perfectly so.
+    seen_so_far = max(new[0].shape[0] - 1, 1) / rate
+    bound = CORRELATED * (1 - 1 / seen_so_far) * jnp.sqrt(R) * jnp.sqrt(Q)
+    facts = Facts(
+        P=belief.error,
+        R=R,
+        Q=Q,
+        C=jnp.clip(joint * length, -bound, bound),
+        s2=drift * length**2 / jnp.maximum(belief.gain, 1 / LONGEST),
+    )
+    k1, k2 = gains(facts)
+    error = jnp.clip(squared_error(k1, k2, facts), 0, R)
+    found = [x + k1[k] * seen.off[k] + k2[k] * seen.moved[k] for k, x in enumerate(tracked)]
+    return found, Belief(error, R, change, joint, drift, k1)
 
 
-def gains(P: Array, R: Array, Q: Array, C: Array, s2: Array) -> tuple[Array, Array]:  # noqa: N803
-    """k₁ in [0, 1] and k₂: the solution above, written so that nothing cancels where there is no noise."""
-    det = s2 * (P + R + Q - 2 * C) + (P + R) * Q - C * C
-    solvable = det > jnp.finfo(det.dtype).eps * (P + s2 + R) * (s2 + Q)
-    det = jnp.where(solvable, det, 1)
-    # Nothing moves, or nothing is uncertain: a running mean, or what was seen.
-    total = P + s2 + R
-    alone = jnp.where(total > 0, (P + s2) / jnp.where(total > 0, total, 1), 1)
-    k1 = jnp.where(solvable, (P * (s2 + Q) + s2 * (Q - C)) / det, alone)
-    k2 = jnp.where(solvable, (s2 * (R - C) - P * C) / det, 0)
-    return jnp.clip(k1, 0, 1), k2
+class _Seen(NamedTuple):
+    """Arrays in one batch, a number of each: how the groups spread, and where their means lie.
+
+    spread, change, joint: R, Q and C, from the spread of the groups.
+    innovation: ‖y − θ̂‖². distance: ‖d‖². along: ⟨y − θ̂, d⟩.
+    off, moved: y − θ̂ and d of every array.
+    """
+
+    spread: Array
+    change: Array
+    joint: Array
+    innovation: Array
+    distance: Array
+    along: Array
+    off: list[Array]
+    moved: list[Array]
 
 
-def squared_error(
-    k1: Array,
-    k2: Array,
-    P: Array,  # noqa: N803
-    R: Array,  # noqa: N803
-    Q: Array,  # noqa: N803
-    C: Array,  # noqa: N803
-    s2: Array,
-) -> Array:
-    """E‖θ̂ − θ‖² after a step with any gains."""
-    kept = (1 - k1) ** 2 * P + (1 - k1 - k2) ** 2 * s2
-    return kept + k1 * k1 * R + 2 * k1 * k2 * C + k2 * k2 * Q
+def _look(new: Sequence[Array], old: Sequence[Array], tracked: Sequence[Array]) -> _Seen:
+    groups = new[0].shape[0]
+    pairs = groups * max(groups - 1, 1)
+    off: dict[int, Array] = {}
+    moved: dict[int, Array] = {}
+    found: dict[int, Array] = {}
+    for part in _parts(tracked):
+        sizes = [tracked[k].size for k in part]
+        beside = lambda arrays, *lead, part=part: jnp.concatenate(
+            [arrays[k].reshape(*lead, -1) for k in part], axis=-1
+        )
+        here = beside(new, groups)
+        went = here - beside(old, groups)
+        y = jnp.mean(here, 0)
+        d = jnp.mean(went, 0)
+        innovation = y - beside(tracked)
+        here = here - y
+        went = went - d
+        spreads = [jnp.sum(a * b, 0) / pairs for a, b in ((here, here), (went, went), (here, went))]
+        lengths = [innovation * innovation, d * d, innovation * d]
+        sums = jnp.stack(spreads + lengths) @ _members(sizes, y.dtype)
+        ends = np.cumsum(sizes)[:-1]
+        pieces = zip(part, jnp.split(innovation, ends), jnp.split(d, ends), strict=True)
+        for j, (k, a, b) in enumerate(pieces):
+            off[k] = a.reshape(tracked[k].shape)
+            moved[k] = b.reshape(tracked[k].shape)
+            found[k] = sums[:, j]
+    arrays = range(len(tracked))
+    numbers = jnp.stack([found[k] for k in arrays], axis=1)
+    spread, change, joint, innovation, distance, along = numbers
+    return _Seen(
+        spread,
+        change,
+        joint,
+        innovation,
+        distance,
+        along,
+        [off[k] for k in arrays],
+        [moved[k] for k in arrays],
+    )
+
+
+def _parts(arrays: Sequence[Array]) -> list[list[int]]:
+    """Which arrays are worked on side by side."""
+    small = [k for k, x in enumerate(arrays) if x.size <= SMALL]
+    large = [[k] for k, x in enumerate(arrays) if x.size > SMALL]
+    return [small, *large] if small else large
+
+
+def _members(sizes: list[int], dtype: Any) -> Array:
+    """Column k is one at the entries of array k: a product with it sums each array by itself."""
+    return jnp.asarray(np.repeat(np.eye(len(sizes)), sizes, axis=0), dtype)

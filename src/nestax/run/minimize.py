@@ -19,10 +19,11 @@ from nestax.loop.compiled import At, Compiled
 from nestax.loop.plan import AVERAGES
 from nestax.parts.estimator import AbstractEstimator
 from nestax.parts.step_rule import AbstractStep, Method
+from nestax.run.divergence import warn_if_diverged
 from nestax.run.follow import Rules, follow
 from nestax.run.prepare import as_method, prepare
 from nestax.run.result import Continuation, Result
-from nestax.run.tune import autotune
+from nestax.run.tune import autotune, self_tuning
 from nestax.trees import as_host
 
 
@@ -54,10 +55,10 @@ def minimize(
     Args:
         problem: the chain of levels.
         estimator: how ∇F is estimated, for example ``nx.SMVR(beta=0.1)``; or the name of a method, or an
-            ``nx.Method``. Left out, half of ``samples`` goes into finding a learning rate for SMVR; see
-            ``nx.autotune``.
+            ``nx.Method``. Left out, ``nx.SelfTuning()``, in a chain with blocks one for every block.
         optimizer: any Optax optimiser, which receives the estimate as the gradient, or one of
-            ``nx.steps``. Left out, the estimator brings the step rule it was published with.
+            ``nx.steps``. Left out, the estimator brings the step rule it was published with; without an
+            estimator too, half of ``samples`` goes into finding a learning rate, see ``nx.autotune``.
         steps: number of steps; give this or ``samples``.
         samples: budget of draws over all levels, the first batch included.
         batch_size: draws per level and step, one number or a dictionary by level name.
@@ -96,11 +97,14 @@ def minimize(
     search = None
     if isinstance(estimator, str):
         estimator = find(estimator)()
-    if estimator is None:
-        if samples is None or not (steps is optimizer is start is None):
+    if estimator is None and optimizer is not None:
+        estimator = self_tuning(problem)
+    elif estimator is None:
+        if samples is None or not (steps is start is None):
             raise SettingError(
-                "without an estimator minimize finds settings by itself, within a budget: give samples, "
-                "and neither steps, an optimizer nor start."
+                "without an estimator and an optimizer minimize finds a learning rate by itself, within "
+                "a budget: give samples, and neither steps nor start; or give an optimizer such as "
+                "optax.sgd(0.1)."
             )
         estimator, search, _ = autotune(
             problem,
@@ -162,13 +166,15 @@ def minimize(
     step = ended.at.step
     carry = ended.at.carry
     rows = () if feed is None else feed.rows_after(step)
-    return Result(
+    result = Result(
         carry.average if output in AVERAGES else carry.w,
         ended.records,
         ended.status,
         ended.message,
         Continuation(carry, compiled.all.key, step, run.cost(step), rows),
+        tuple(level.name for level in problem.levels),
     )
+    return warn_if_diverged(result)
 
 
 def _restored(compiled: Compiled, start: Continuation) -> Any:

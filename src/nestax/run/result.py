@@ -39,6 +39,7 @@ class Result:
     records: NumPy columns; row 0 is the start. Columns per level have a second axis.
     status, message: how the run ended, as an enumeration and as a sentence.
     carry: everything needed to continue.
+    levels: the names of the levels.
     """
 
     w: PyTree
@@ -46,6 +47,12 @@ class Result:
     status: Status
     message: str
     carry: Continuation
+    levels: tuple[str, ...] = ()
+
+    @property
+    def diagnosis(self) -> str:
+        """Whether memory paid, a sentence a level: believed errors against those of plain batches."""
+        return "\n".join(diagnose(self.records, self.levels))
 
     def __repr__(self) -> str:
         last = {k: v[-1] for k, v in self.records.items() if v.ndim == 1}
@@ -89,6 +96,7 @@ class Result:
             "step": self.carry.step,
             "cost": self.carry.cost,
             "rows": self.carry.rows,
+            "levels": self.levels,
             "tree": _tree_as_json(jax.tree.map(lambda _: "leaf", self.w)),
         }
         contiguous = {k: np.array(v, order="C") for k, v in tensors.items()}
@@ -147,7 +155,41 @@ def _result(tensors: dict[str, Any], about: dict[str, Any], like: PyTree) -> Res
         Status[about["status"]],
         message,
         Continuation(pick("carry"), key, step, Cost(*cost), tuple(rows)),
+        tuple(map(str, about.get("levels", []))),
     )
+
+
+#: Memory that brings an error down by less than this factor has not paid.
+LEAST_GAIN = 1.1
+
+
+def diagnose(records: dict[str, np.ndarray], levels: tuple[str, ...]) -> list[str]:
+    """One sentence a level, from the error bars of the second half of a run."""
+    if "believed_error" not in records:
+        return [
+            "This method keeps no error bars: run nx.SelfTuning(), whose records have them, or record "
+            "value_error where the population is finite."
+        ]
+    late = slice(len(records["step"]) // 2, None)
+    usual = {name: np.median(c[late], axis=0) for name, c in records.items() if c.ndim == 2}
+    kinds = {
+        "value": ("believed_error", "plain_error"),
+        "derivative": ("believed_jac_error", "plain_jac_error"),
+    }
+    out = []
+    for i, name in enumerate(levels):
+        bars = {what: (usual[own][i], usual[plain][i]) for what, (own, plain) in kinds.items()}
+        bars = {what: pair for what, pair in bars.items() if np.isfinite(pair).all() and pair[1] > 0}
+        if not bars:
+            out.append(f"level {name!r}: exact, so there is nothing to remember.")
+            continue
+        paid = any(own * LEAST_GAIN < plain for own, plain in bars.values())
+        words = [f"its {what} by {own:.2g} ({plain:.2g})" for what, (own, plain) in bars.items()]
+        out.append(
+            f"level {name!r}: memory {'paid' if paid else 'did not pay'}. Believed to be off (in "
+            f"brackets a plain batch of the same size): {', '.join(words)}."
+        )
+    return out
 
 
 def flat_columns(records: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

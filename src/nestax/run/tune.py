@@ -12,11 +12,11 @@ from jaxtyping import Array, PyTree
 from nestax.chain.problem import Problem
 from nestax.chain.tracing import compute
 from nestax.errors import ProblemError, SettingError, check_count
-from nestax.estimators import SMVR, AdjointSMVR
+from nestax.estimators import SelfTuning
+from nestax.estimators.per_block import PerBlock
 from nestax.loop.plan import Cost, Meter, draw_sizes
 from nestax.loop.status import Status
-from nestax.parts.balls import RunningRadius
-from nestax.parts.estimator import draw_batches
+from nestax.parts.estimator import AbstractEstimator, draw_batches
 from nestax.parts.settings import Decay, Schedule
 from nestax.parts.step_rule import Method
 from nestax.run.follow import follow
@@ -27,11 +27,8 @@ from nestax.table import Table
 
 #: Learning rates tried, as multiples of (size of the weights)/(size of the first gradient).
 RATES = tuple(10.0 ** np.linspace(-3, 1, 9))
-BETAS = (0.01, 0.1, 0.5)
 #: A third of the lanes survives each of this many rungs, and runs three times as long.
 RUNGS = 3
-#: Dense Jacobians with more entries than this are not tracked.
-MOST_ENTRIES = 2**20
 #: What is best in a short run is often at the edge of what is stable in a long one: take half of it.
 CAUTION = 0.5
 #: Share of the budget that goes into comparing weights.
@@ -49,25 +46,23 @@ class Tuned(NamedTuple):
     def __repr__(self) -> str:
         method: Any = self.method
         lr = float(method.step.lr.scale)
-        beta = float(method.estimator.beta.scale)
         name = type(method.estimator).__name__
-        return f"{name} with lr {lr:.3g} and beta {beta:.3g}, found with {self.cost.samples:,} samples"
+        return f"{name} with lr {lr:.3g}, found with {self.cost.samples:,} samples"
+
+
+def self_tuning(problem: Problem) -> AbstractEstimator:
+    """The method for those who name none: gains that set themselves, in every block by itself."""
+    return SelfTuning() if problem.blocks is None else PerBlock(SelfTuning())
 
 
 class Candidate(eqx.Module):
-    """SMVR with the schedules of the theory, lr·t^(−1/3) and beta·t^(−2/3), for one setting."""
+    """Gains that set themselves and steps that fall as lr·t^(−1/3), for one learning rate."""
 
-    dense: bool = eqx.field(static=True)
-
-    def method(self, lr: Any, beta: Any) -> Method:
-        falling = Schedule(Decay(2 / 3), scale=beta)
-        dense = SMVR(falling, radius=RunningRadius())
-        return Method(
-            dense if self.dense else AdjointSMVR(falling), Descent(Schedule(Decay(1 / 3), scale=lr))
-        )
+    def method(self, lr: Any) -> Method:
+        return Method(SelfTuning(), Descent(Schedule(Decay(1 / 3), scale=lr)))
 
     def __call__(self, problem: Problem, setting: dict[str, Any]) -> tuple[Problem, Method]:
-        return problem, self.method(setting["lr"], setting["beta"])
+        return problem, self.method(setting["lr"])
 
 
 def autotune(
@@ -79,10 +74,10 @@ def autotune(
     init_batch_size: int | dict[str, int] | None = None,
     seed: int = 0,
 ) -> Tuned:
-    """Learning rate and forgetting rate for SMVR, by successive halving within a budget of samples.
+    """A learning rate for ``nx.SelfTuning``, by successive halving within a budget of samples.
 
-    27 lanes (nine learning rates, three forgetting rates) start together; after each of three rungs the
-    best third goes on, three times as long. Lanes are compared by the objective at their weights, all on
+    Nine lanes, a learning rate each, start together; after each of three rungs the best third goes on,
+    three times as long. Lanes are compared by the objective at their weights, all on
     the same fresh draws. Half of the best learning rate is returned. All lanes are one compiled program;
     a lane counts as long as it is in the race.
 
@@ -95,21 +90,19 @@ def autotune(
     check_count("samples", samples)
     if problem.blocks is not None:
         raise SettingError(
-            "settings are found by themselves for chains without blocks only: pass a method with its "
-            'settings, such as nx.PerBlock(nx.AdjointSMVR(0.3, mode="fresh", lr=0.05)), or '
-            "problem.every_block()."
+            "learning rates are found by themselves for chains without blocks only: pass an optimizer, "
+            "such as optax.adam(0.01), or problem.every_block()."
         )
     if streams_of(problem):
         raise ProblemError(
             "settings are found on draws that can be repeated, and a Stream has none: give a method "
             "with its settings, such as nx.SMVR(beta=0.1, lr=0.05), or tune on some rows in memory."
         )
-    entries = [level.shape.inputs.size * level.shape.outputs.size for level in problem.levels]
-    candidate = Candidate(max(entries) <= MOST_ENTRIES)
-    example = candidate.method(1.0, 0.1)
+    candidate = Candidate()
+    example = candidate.method(1.0)
     sizes, first_sizes = draw_sizes(problem, batch_size, init_batch_size)
     meter = Meter(problem, example.estimator, sizes, first_sizes)
-    lanes = len(RATES) * len(BETAS)
+    lanes = len(RATES)
     # Lane steps over all rungs: n·r at first, then thirds of the lanes from 3^k·r to 3^(k+1)·r.
     weight = lanes + sum(lanes // 3**k * (3**k - 3 ** (k - 1)) for k in range(1, RUNGS))
     judge = int(JUDGING * share * samples)
@@ -125,7 +118,7 @@ def autotune(
     key = jax.random.key(seed)
     weights, gradient = map(float, compute(_sizes_at_start, problem, example, key, sizes, first_sizes))
     scale = max(weights, 1.0) / gradient if gradient > 0 and np.isfinite(gradient) else 1.0
-    grid = np.asarray([(scale * rate, beta) for rate in RATES for beta in BETAS])
+    rates = scale * np.asarray(RATES)
     run = prepare(
         problem,
         example,
@@ -135,7 +128,7 @@ def autotune(
         init_batch_size=init_batch_size,
         record_every=rung,
         record=(),
-        grid=(candidate, {"lr": jnp.asarray(grid[:, 0]), "beta": jnp.asarray(grid[:, 1])}),
+        grid=(candidate, {"lr": jnp.asarray(rates)}),
     )
     at = run.compiled.start()
     alive = np.arange(lanes)
@@ -159,10 +152,9 @@ def autotune(
             "every learning rate that was tried diverged. Start from other weights, give levels a "
             "project=, or pass a method with settings of your own."
         )
-    lr, beta = grid[order[0]] * (CAUTION, 1)
-    columns = ["lr", "beta", *(f"value after {rung * 3**k} steps" for k in range(RUNGS))]
-    rows = [[float(a), float(b), *map(float, v)] for (a, b), v in zip(grid, values, strict=True)]
-    return Tuned(candidate.method(lr, beta), spent, Table(columns, rows))
+    columns = ["lr", *(f"value after {rung * 3**k} steps" for k in range(RUNGS))]
+    rows = [[float(lr), *map(float, own)] for lr, own in zip(rates, values, strict=True)]
+    return Tuned(candidate.method(CAUTION * rates[order[0]]), spent, Table(columns, rows))
 
 
 def _sizes_at_start(

@@ -22,7 +22,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from nestax.chain.problem import Problem
-from nestax.errors import SettingError, check_count, check_number
+from nestax.errors import DivergenceWarning, SettingError, check_count, check_number
 from nestax.estimators import SMVR, SnapshotSMVR
 from nestax.estimators.registry import as_estimator
 from nestax.loop.status import Status
@@ -280,17 +280,19 @@ class MeanDeviationPortfolio(BaseEstimator):
         self, problem: Problem, method: AbstractEstimator, steps: int, stride: int, carry: Any = None
     ) -> Result:
         spent = 0 if carry is None else carry.cost.samples
-        result = minimize(
-            problem,
-            method,
-            steps=steps,
-            batch_size=self.batch_size,
-            seed=self._seed,
-            record=[],
-            record_every=stride,
-            start=carry,
-            progress=False,
-        )
+        # What it warns about is said by the callers, as scikit-learn's users expect it.
+        with warnings.catch_warnings(action="ignore", category=DivergenceWarning):
+            result = minimize(
+                problem,
+                method,
+                steps=steps,
+                batch_size=self.batch_size,
+                seed=self._seed,
+                record=[],
+                record_every=stride,
+                start=carry,
+                progress=False,
+            )
         if result.status is Status.INTERRUPTED:
             raise KeyboardInterrupt
         self.n_iter_ += steps

@@ -29,7 +29,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from nestax.chain.problem import Problem
 from nestax.draws.source import Groups
-from nestax.errors import ProblemError, SettingError, check_count, check_number
+from nestax.errors import DivergenceWarning, ProblemError, SettingError, check_count, check_number
 from nestax.estimators.registry import as_estimator
 from nestax.loop.status import Status
 from nestax.parts.estimator import AbstractEstimator
@@ -249,18 +249,20 @@ class TiltedModel(BaseEstimator, abc.ABC):
         carry: Continuation | None = None,
     ) -> Continuation:
         step = Adam(Schedule(fall, scale=self.learning_rate), jnp.asarray(float(self.n_features_in_)))
-        result = minimize(
-            self._chain(parts),
-            as_estimator(self.method),
-            step,
-            steps=steps,
-            seed=self._seed,
-            batch_size=self.batch_size,
-            record=[],
-            record_every=stride,
-            progress=False,
-            start=None if carry is None else with_jax(carry),
-        )
+        # What it warns about is said below, as scikit-learn's users expect it.
+        with warnings.catch_warnings(action="ignore", category=DivergenceWarning):
+            result = minimize(
+                self._chain(parts),
+                as_estimator(self.method),
+                step,
+                steps=steps,
+                seed=self._seed,
+                batch_size=self.batch_size,
+                record=[],
+                record_every=stride,
+                progress=False,
+                start=None if carry is None else with_jax(carry),
+            )
         if result.status is Status.INTERRUPTED:
             raise KeyboardInterrupt
         if result.status is Status.NONFINITE:

@@ -1,0 +1,100 @@
+"""One level with gains that set themselves: what it remembers, and how that moves with a batch."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, PyTree
+
+from nestax.chain.jacobian import Jacobian
+from nestax.chain.level import Level, Map
+from nestax.parts.gains import Belief, first_belief, follow
+
+#: Entries of Jacobians that the groups of a batch may hold; beyond it there are two groups.
+GROUP_ENTRIES = 2**16
+#: A gradient is at most so many times as long as that of plain batches, now or usually.
+LONGEST = 2.0
+#: How fast the usual length is forgotten.
+RATE = 0.05
+
+
+class Before(NamedTuple):
+    """What is remembered of a level: its old input, its trackers, what is believed of them."""
+
+    x: PyTree
+    tracked: tuple[PyTree, Jacobian | None]
+    belief: Belief | None
+    step: Array
+
+
+class Seen(NamedTuple):
+    """A level after a step.
+
+    value, pull: what is handed on, p ↦ Jᵀp in place of a Jacobian.
+    jac: what is remembered of it.
+    mean, plain: value and pullback of the batch by itself.
+    """
+
+    value: PyTree
+    pull: Map
+    jac: Jacobian | None
+    belief: Belief | None
+    mean: PyTree
+    plain: Map
+
+
+def look(level: Level, x: PyTree, batch: Any, before: Before | None, with_jac: bool) -> Seen:
+    """One level at a new input, tracked and as the batch has it; perhaps with its Jacobian."""
+    if level.deterministic:
+        u, pull = level.value_and_pull(x, None)
+        return Seen(u, pull, None, None, u, pull)
+    structure = level.shape
+    unseen = level.source.unseen(batch.size)  # pyright: ignore[reportOptionalMemberAccess]
+    if with_jac:
+        groups = batch.in_groups(GROUP_ENTRIES // structure.jacobian_entries)
+        at = lambda x: level.value_and_jac_in_groups(x, groups)
+        each = at(x)
+        (u, V), (y, J), belief = remember(x, each, at, before, structure.noisy, unseen)
+        return Seen(u, V.pull, V, belief, y, J.pull)
+    groups = batch.in_groups()
+    each, pull = level.value_and_pull_in_groups(x, groups)
+    at = lambda x: (level.value_in_groups(x, groups), None)
+    (u, _), (y, _), belief = remember(x, (each, None), at, before, structure.noisy, unseen)
+    return Seen(u, pull, None, belief, y, pull)
+
+
+def remember(
+    x: PyTree, each: PyTree, at: Any, before: Before | None, noisy: tuple[bool, ...], unseen: float
+) -> tuple[PyTree, PyTree, Belief | None]:
+    """Value and Jacobian as tracked and as the mean of the batch, and what is believed of the former.
+
+    Outputs without noise are as they are, and have no axis of groups.
+    """
+    leaves, treedef = jax.tree.flatten(each)
+    moving = [k for k in range(len(leaves)) if k >= len(noisy) or noisy[k]]
+    of = lambda tree: [jax.tree.leaves(tree)[k] for k in moving]
+    means = [jnp.mean(y, 0) if k in moving else y for k, y in enumerate(leaves)]
+    mean = treedef.unflatten(means)
+    if before is None:
+        return mean, mean, first_belief(of(each), unseen) if moving else None
+    if before.belief is None:
+        return mean, mean, None
+    length = optax.tree.norm(optax.tree.sub(x, before.x))
+    found, belief = follow(
+        of(each), of(at(before.x)), of(before.tracked), before.belief, before.step, length, unseen
+    )
+    tracked = list(means)
+    for k, y in zip(moving, found, strict=True):
+        tracked[k] = y
+    return treedef.unflatten(tracked), mean, belief
+
+
+def no_longer(grad: PyTree, plain: Array, usual: Array, count: Array) -> tuple[PyTree, Array]:
+    """The gradient, cut to twice the length of plain ones, and their usual length after this step."""
+    rate = jnp.maximum(1 / (count + 1).astype(plain.dtype), RATE)
+    usual = jnp.sqrt(usual**2 + rate * (plain**2 - usual**2))
+    most = LONGEST * jnp.maximum(usual, plain)
+    norm = optax.tree.norm(grad)
+    share = jnp.minimum(1, most / jnp.where(norm > 0, norm, 1))
+    return jax.tree.map(lambda g: g * share, grad), usual

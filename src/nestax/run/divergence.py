@@ -1,0 +1,67 @@
+"""Says aloud that a run went the wrong way: its result is no use, and nobody has to read it to know."""
+
+import sys
+import warnings
+from collections.abc import Sequence
+from types import FrameType
+
+import numpy as np
+
+from nestax.errors import DivergenceWarning
+from nestax.loop.status import Status
+from nestax.run.result import Result
+
+#: Columns that are to fall, those that are free of noise first.
+FALLING = {"exact_value": "exact value", "gap": "gap", "value": "tracked value"}
+
+
+def warn_if_diverged(result: Result) -> Result:
+    """The result itself, after a warning if it is not finite any more or ended far above its start."""
+    sentence = None
+    name = next((name for name in FALLING if name in result.records), None)
+    if result.status is Status.NONFINITE:
+        sentence = result.message
+    elif name is not None:
+        sentence = _ascent(name, result.records["step"], result.records[name])
+    if sentence is not None:
+        warnings.warn(sentence, DivergenceWarning, stacklevel=_user_level())
+    return result
+
+
+def _ascent(name: str, steps: Sequence[int] | np.ndarray, column: np.ndarray) -> str | None:
+    """A sentence if a column that was to fall ended far above its start.
+
+    Far is further than the start lies from zero, and further than the run had come down before. A
+    tracked value may be as far off by noise alone, so that its last records have to agree.
+    """
+    if len(column) < 2:
+        return None
+    first = float(column[0])
+    last = float(column[-1])
+    best = int(np.argmin(column))
+    lowest = float(column[best])
+    far = first + max(abs(first), first - lowest)
+    lately = column[1:][-max(3, len(column) // 4) :]
+    agreed = name != "value" or (np.min(lately) > first and np.median(lately) > far)
+    if not (last > far and agreed):
+        return None
+    before = f", after {lowest:.4g} at step {int(steps[best]):,}" if best else ""
+    return (
+        f"The run diverged: the {FALLING[name]} is {last:.4g} at step {int(steps[-1]):,} and was "
+        f"{first:.4g} at step {int(steps[0]):,}, its start{before}. Lower the learning rate first; if "
+        "that does not help, enlarge the batch, or give noisy levels a project= onto their range."
+    )
+
+
+def _user_level() -> int:
+    """The ``stacklevel`` with which the function that calls this one warns at the user's line.
+
+    It is the innermost frame outside this package, however many of its functions lie in between.
+    """
+    package = __name__.partition(".")[0]
+    level = 1
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == package:
+        frame = frame.f_back
+        level += 1
+    return level

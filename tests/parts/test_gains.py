@@ -1,0 +1,288 @@
+"""Gains of least expected squared error, against the equations that they solve."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tests.support.compare import assert_same
+
+from nestax.parts.gains import (
+    CORRELATED,
+    LONGEST,
+    RATE,
+    Belief,
+    Facts,
+    first_belief,
+    follow,
+    squared_error,
+)
+from nestax.parts.gains import gains as both_gains
+
+
+def facts(P, R, Q, C, s2, dtype=float) -> Facts:
+    return Facts(*(jnp.asarray(x, dtype) for x in (P, R, Q, C, s2)))
+
+
+def some_facts(count=200) -> Facts:
+    """Variances over six decades, covariances that two variances can have."""
+    rng = np.random.default_rng(0)
+    P, R, Q, s2 = 10.0 ** rng.uniform(-3, 3, size=(4, count))
+    return facts(P, R, Q, rng.uniform(-0.9, 0.9, count) * np.sqrt(R * Q), s2)
+
+
+def test_gains_solve_the_two_equations():
+    """Where both are between 0 and 1; beyond, k₁ is cut, and k₂ is the best one beside it, cut too."""
+    some = some_facts()
+    k1, k2 = both_gains(some)
+    solved = []
+    for P, R, Q, C, s2 in zip(*map(np.asarray, some), strict=True):
+        solved.append(np.linalg.solve([[P + s2 + R, s2 + C], [s2 + C, s2 + Q]], [P + s2, s2]))
+    solved = np.asarray(solved)
+    inside = ((solved > 0) & (solved < 1)).all(axis=1)
+    assert_same(k1, np.clip(solved[:, 0], 0, 1), 1e-10)
+    assert_same(k2[inside], solved[inside, 1], 1e-10)
+    beside = ((1 - k1) * some.s2 - k1 * some.C) / (some.s2 + some.Q)
+    assert_same(k2, np.clip(beside, 0, 1), 1e-10)
+    assert inside.mean() > 0.5
+
+
+def test_no_other_gains_have_a_smaller_squared_error():
+    some = some_facts()
+    k1, k2 = both_gains(some)
+    least = squared_error(k1, k2, some)
+    inside = (k1 > 0) & (k1 < 1) & (k2 > 0) & (k2 < 1)
+    for a, b in [(0.01, 0), (-0.01, 0), (0, 0.01), (0, -0.01), (0.01, 0.01), (0.01, -0.01)]:
+        other = squared_error(k1 + a, k2 + b, some)
+        assert (other[inside] > least[inside]).all()
+
+
+def test_the_squared_error_is_that_of_many_draws():
+    """θ, Δ and both errors drawn with the variances that the facts say, as scalars."""
+    rng = np.random.default_rng(0)
+    P, R, Q, C, s2 = 0.7, 1.3, 0.4, 0.3, 0.9
+    count = 400_000
+    error = np.sqrt(P) * rng.normal(size=count)
+    moved = np.sqrt(s2) * rng.normal(size=count)
+    e1, e2 = np.linalg.cholesky([[R, C], [C, Q]]) @ rng.normal(size=(2, count))
+    k1 = 0.35
+    k2 = 0.45
+    # The tracker holds θ + error; the truth after the step is θ + Δ.
+    after = error + k1 * (moved + e1 - error) + k2 * (moved + e2) - moved
+    told = squared_error(jnp.asarray(k1), jnp.asarray(k2), facts(P, R, Q, C, s2))
+    assert abs(np.mean(after**2) / told - 1) < 0.01
+
+
+def test_a_running_mean_where_nothing_moves():
+    k1, k2 = both_gains(
+        facts([1.0, 0.1, 0.5], [1.0, 1.0, 2.0], 0.0 * np.ones(3), np.zeros(3), np.zeros(3))
+    )
+    assert_same(k1, [1 / 2, 0.1 / 1.1, 0.5 / 2.5])
+    assert_same(k2, 0)
+
+
+def test_the_running_mean_of_equal_batches_has_gains_one_over_their_number():
+    P = jnp.asarray(1.0)
+    for t in range(2, 30):
+        now = Facts(P, jnp.asarray(1.0), *[jnp.asarray(0.0)] * 3)
+        k1, k2 = both_gains(now)
+        P = squared_error(k1, k2, now)
+        assert_same(k1, 1 / t)
+        assert_same(P, 1 / t)
+
+
+def test_storm_where_noise_is_large_and_differences_are_good():
+    """k₁ + k₂ = 1, and k₁ small: what moved is taken from the difference alone."""
+    k1, k2 = both_gains(facts(0.1, 100.0, 1e-6, 0.0, 5.0))
+    assert k1 < 0.01
+    assert abs(k1 + k2 - 1) < 1e-6
+
+
+def test_a_moving_average_where_differences_are_useless():
+    P, R, s2 = 0.1, 3.0, 0.2
+    k1, k2 = both_gains(facts(P, R, 1e12, 0.0, s2))
+    assert abs(k1 - (P + s2) / (P + s2 + R)) < 1e-9
+    assert abs(k2) < 1e-9
+
+
+@pytest.mark.parametrize("P", [0.0, 1.0, 1e-30])
+@pytest.mark.parametrize("s2", [0.0, 1.0, 1e-30])
+@pytest.mark.parametrize("Q", [0.0, 1.0])
+def test_a_batch_without_noise_is_believed(P, s2, Q):
+    k1, k2 = both_gains(facts(P, 0.0, Q, 0.0, s2))
+    assert abs(k1 - 1) < 1e-12
+    assert abs(k2) < 1e-12
+
+
+def test_no_memory_where_the_quantity_is_elsewhere_at_every_step():
+    k1, k2 = both_gains(facts(0.5, 1.0, 1e12, 0.0, 1e9))
+    assert abs(k1 - 1) < 1e-6
+    assert abs(k2) < 1e-2
+
+
+@pytest.mark.parametrize("scale", [1e-280, 1e-30, 1e30, 1e280])
+def test_gains_have_no_unit(scale):
+    some = some_facts()
+    other = Facts(*(x * scale for x in some))
+    for k, k_other in zip(both_gains(some), both_gains(other), strict=True):
+        np.testing.assert_allclose(k_other, k, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
+def test_gains_in_float32(scale):
+    wide = some_facts()
+    some = Facts(*(jnp.asarray(x * scale, jnp.float32) for x in wide))
+    k1, k2 = both_gains(some)
+    assert k1.dtype == k2.dtype == jnp.float32
+    told = both_gains(wide)
+    np.testing.assert_allclose(k1, told[0], atol=1e-3)
+    np.testing.assert_allclose(k2, told[1], atol=1e-3)
+
+
+def test_all_facts_zero_is_what_was_seen():
+    k1, k2 = both_gains(facts(0.0, 0.0, 0.0, 0.0, 0.0))
+    assert k1 == 1
+    assert k2 == 0
+
+
+# Following an array
+
+
+def random_groups(groups=6, shape=(3, 2), seed=0):
+    rng = np.random.default_rng(seed)
+    new = rng.normal(size=(groups, *shape))
+    return new, new - 0.1 - 0.05 * rng.normal(size=(groups, *shape))
+
+
+def a_belief(**changes) -> Belief:
+    told = {"error": 0.3, "spread": 0.5, "change": 0.2, "joint": 0.1, "drift": 0.4, "gain": 0.6}
+    told |= changes
+    return Belief(**{name: jnp.asarray([x]) for name, x in told.items()})
+
+
+def after(belief, count=10, length=0.5, unseen=1.0, groups=None):
+    """An array of zeros and what is believed of it, one step later."""
+    new, old = groups or random_groups()
+    found, belief = follow(
+        [jnp.asarray(new)],
+        [jnp.asarray(old)],
+        [jnp.zeros(new.shape[1:])],
+        belief,
+        jnp.asarray(count),
+        jnp.asarray(length),
+        unseen,
+    )
+    return found[0], belief
+
+
+def covariance_of_means(a, b):
+    return sum(
+        np.cov(x, y)[0, 1] for x, y in zip(*(z.reshape(len(z), -1).T for z in (a, b)), strict=True)
+    ) / len(a)
+
+
+def test_what_a_first_batch_says():
+    new, _ = random_groups()
+    belief = first_belief([jnp.asarray(new), jnp.asarray(2 * new)])
+    spread = covariance_of_means(new, new)
+    assert_same(belief.error, [spread, 4 * spread])
+    assert_same(belief.spread, belief.error)
+    assert_same(belief.gain, 1)
+
+
+def test_a_single_draw_may_be_off_by_as_much_as_it_is():
+    belief = first_belief([jnp.asarray([[3.0, 4.0]])])
+    assert_same(belief.error, [25.0])
+
+
+def test_spreads_are_those_of_the_means_of_groups():
+    """At the first step nothing is smoothed yet."""
+    groups = random_groups()
+    new, old = groups
+    _, belief = after(a_belief(change=0.0, drift=0.0), count=1, length=0.5, groups=groups)
+    moved = new - old
+    change = covariance_of_means(moved, moved)
+    assert_same(belief.spread, [covariance_of_means(new, new)])
+    assert_same(belief.change, [change / 0.25])
+    assert_same(belief.joint, [covariance_of_means(new, moved) / 0.5])
+    assert_same(belief.drift, [max(np.sum(moved.mean(0) ** 2) - change, 0) / 0.25])
+
+
+def test_movement_rises_at_once_and_falls_slowly():
+    _, seen = after(a_belief(change=0.0, drift=0.0), count=1)
+    _, risen = after(a_belief(change=1e-9, drift=1e-9), count=1000)
+    assert_same(risen.change, seen.change)
+    assert_same(risen.drift, seen.drift)
+    _, fallen = after(a_belief(change=100.0, drift=100.0), count=1000)
+    assert_same(fallen.change, (1 - RATE) * 100.0 + RATE * seen.change)
+    assert_same(fallen.drift, (1 - RATE) * 100.0 + RATE * seen.drift)
+
+
+def test_where_weights_rest_nothing_is_learned_about_movement():
+    new, _ = random_groups()
+    before = a_belief()
+    _, belief = after(before, length=0.0, groups=(new, new))
+    for name in ("change", "joint", "drift"):
+        assert_same(getattr(belief, name), getattr(before, name))
+    P = 0.3
+    assert_same(belief.gain, P / (P + belief.spread))
+
+
+@pytest.mark.parametrize(("gain", "times"), [(0.5, 2.0), (1.0, 1.0), (1e-5, LONGEST), (0.0, LONGEST)])
+def test_a_missed_movement_counts_as_often_as_it_will_be_missed(gain, times):
+    length = 0.5
+    _, belief = after(a_belief(gain=gain), length=length)
+    told = {name: getattr(belief, name) for name in ("spread", "change", "drift", "joint")}
+    bound = CORRELATED * jnp.sqrt(told["spread"] * told["change"]) * length
+    joint = jnp.clip(told["joint"] * length, -bound, bound)
+    s2 = told["drift"] * length**2 * times
+    now = Facts(jnp.asarray([0.3]), told["spread"], told["change"] * length**2, joint, s2)
+    k1, k2 = both_gains(now)
+    assert_same(belief.gain, k1)
+    assert_same(belief.error, jnp.clip(squared_error(k1, k2, now), 0, told["spread"]))
+
+
+def test_an_array_of_a_longer_step_moves_farther():
+    """Q and s² belong to a length, so that a step ten times as long counts a hundred times."""
+    quiet = (np.zeros((4, 2)), np.zeros((4, 2)))
+    new, _ = random_groups(4, (2,))
+    groups = (new, new)
+    short = after(a_belief(), count=10**6, length=0.01, groups=groups)[1]
+    long = after(a_belief(), count=10**6, length=100.0, groups=groups)[1]
+    assert short.gain < long.gain
+    assert np.isfinite(after(a_belief(), groups=quiet)[0]).all()
+
+
+def test_a_batch_of_all_rows_has_no_error():
+    new, old = random_groups()
+    found, belief = after(first_belief([jnp.asarray(old)], 0.0), count=1, unseen=0.0)
+    assert_same(found, new.mean(0))
+    assert_same(belief.error, 0)
+    assert_same(belief.gain, 1)
+
+
+def test_a_covariance_beyond_what_two_variances_allow_is_cut():
+    groups = random_groups()
+    _, belief = after(a_belief(joint=1e6), count=1000, groups=groups)
+    length = 0.5
+    freedom = (len(groups[0]) - 1) / RATE
+    bound = CORRELATED * (1 - 1 / freedom) * jnp.sqrt(belief.spread * belief.change) * length
+    assert belief.joint * length > 100 * bound
+    s2 = belief.drift * length**2 / 0.6
+    now = Facts(jnp.asarray([0.3]), belief.spread, belief.change * length**2, bound, s2)
+    assert_same(belief.gain, both_gains(now)[0])
+
+
+def test_arrays_are_followed_each_by_itself():
+    """Small ones side by side, large ones alone: the same as one at a time."""
+    sizes = [(3,), (100, 50), (2, 2), (4097,)]
+    pairs = [random_groups(5, shape, seed) for seed, shape in enumerate(sizes)]
+    new = [jnp.asarray(a) for a, _ in pairs]
+    old = [jnp.asarray(b) for _, b in pairs]
+    tracked = [jnp.full(shape, 0.1) for shape in sizes]
+    count = jnp.asarray(3)
+    length = jnp.asarray(0.2)
+    found, belief = follow(new, old, tracked, first_belief(old), count, length)
+    for k in range(len(sizes)):
+        alone, own = follow([new[k]], [old[k]], [tracked[k]], first_belief([old[k]]), count, length)
+        assert_same(found[k], alone[0])
+        for name in ("error", "spread", "change", "joint", "drift", "gain"):
+            assert_same(getattr(belief, name)[k], getattr(own, name)[0])
