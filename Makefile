@@ -99,6 +99,7 @@ portfolio-table: $(READY)
 memory-table: $(READY)
 	$(BIN)/python -m pip install --quiet --no-deps lifelines
 	$(BIN)/python benchmarks/memory.py
+	$(BIN)/python benchmarks/memory_cost.py
 
 bench-torch: $(READY)
 	test -x .venv-torch/bin/python || $(PYTHON) -m venv .venv-torch
