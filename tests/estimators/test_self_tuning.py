@@ -20,6 +20,7 @@ import nestax as nx
 FORGET = 0.02
 LONGEST = 1000
 CORRELATED = 0.999
+FORGET_SPREAD = 0.002
 #: The largest Jacobian that is remembered without being asked for.
 MOST_ENTRIES = 1000
 
@@ -137,7 +138,7 @@ def filtered(known, new, old, t, length, unseen, log):
         Q_now = np.sum(d**2) - s2_now
         C_now = np.sum(off * d) - s2_now
     rate = max(1 / t, FORGET)
-    R = known.R + rate * (R_now - known.R)
+    R = known.R + max(1 / t, FORGET_SPREAD) * (R_now - known.R)
     Q_rate = known.Q
     C_rate = known.C
     s2_rate = known.s2

@@ -30,7 +30,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-#: How fast the spreads of the draws are forgotten; before, they are plain means over the steps.
+#: How fast the spread of a batch is forgotten; before, it is a plain mean over the steps. Slowly: one
+#: that followed single draws would make gains small just where a draw is far out, and so bias the mean.
+SPREAD_RATE = 0.002
+#: The same for what tells about movement.
 RATE = 0.02
 #: The longest memory, in steps, for which a missed movement is made to count.
 LONGEST = 1000
@@ -138,18 +141,18 @@ def follow(
         drift = seen.distance * (1 - unseen / 2)
         change = seen.distance - drift
         joint = seen.along - drift
-    rate = jnp.maximum(1 / count.astype(spread.dtype), RATE)
-    smooth = lambda before, now: before + rate * (now - before)
+    share = 1 / count.astype(spread.dtype)
+    smooth = lambda before, now, rate=RATE: before + jnp.maximum(share, rate) * (now - before)
     moved = length > 0
     per = lambda now, power: now / jnp.where(moved, length, 1) ** power
     risen = lambda before, now: jnp.where(moved, jnp.maximum(smooth(before, now), now), before)
-    R = smooth(belief.spread, spread)
+    R = smooth(belief.spread, spread, SPREAD_RATE)
     change = risen(belief.change, per(change, 2))
     drift = risen(belief.drift, per(drift, 2))
     joint = jnp.where(moved, smooth(belief.joint, per(joint, 1)), belief.joint)
     Q = change * length**2
     # Few draws are always correlated: two of one number perfectly so.
-    seen_so_far = max(new[0].shape[0] - 1, 1) / rate
+    seen_so_far = max(new[0].shape[0] - 1, 1) / jnp.maximum(share, RATE)
     bound = CORRELATED * (1 - 1 / seen_so_far) * jnp.sqrt(R) * jnp.sqrt(Q)
     facts = Facts(
         P=belief.error,
