@@ -1,5 +1,6 @@
 """Gains of least expected squared error, against the equations that they solve."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -286,3 +287,28 @@ def test_arrays_are_followed_each_by_itself():
         assert_same(found[k], alone[0])
         for name in ("error", "spread", "change", "joint", "drift", "gain"):
             assert_same(getattr(belief, name)[k], getattr(own, name)[0])
+
+
+def test_a_mean_with_heavy_tails_is_hardly_biased():
+    """Gains that shrink just when a draw is far out leave such draws out of the mean.
+
+    What is left, 2.6 %, is 4.3 % if spreads are forgotten ten times as fast.
+    """
+    steps = 1_000
+    sigma = 1.0
+
+    def one(key):
+        draws = jnp.exp(sigma * jax.random.normal(key, (steps, 4, 1)))
+
+        def step(carry, pair):
+            (tracked, belief), (count, rows) = carry, pair
+            (tracked,), belief = follow([rows], [rows], [tracked], belief, count, jnp.asarray(0.1))
+            return (tracked, belief), None
+
+        start = (jnp.mean(draws[0], 0), first_belief([draws[0]]))
+        counts = jnp.arange(1, steps)
+        return jax.lax.scan(step, start, (counts, draws[1:]))[0][0][0]
+
+    found = jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(0), 1024))
+    truth = np.exp(sigma**2 / 2)
+    assert abs(np.mean(found) / truth - 1) < 0.035

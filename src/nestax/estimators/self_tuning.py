@@ -66,7 +66,8 @@ class SelfTuning(AbstractEstimator):
     large Jacobians are not remembered: the gradients of networks come in rare bursts, which memory
     repeats, and optimisers that divide by the size of the gradient follow what is left of them.
 
-    Gains follow from the draws that they are applied to, so that the estimate is not exactly unbiased.
+    Gains follow from the draws that they are applied to, so that the estimate is not exactly unbiased:
+    a mean with heavy tails comes out low, by about 3 % for the exponential of a normal draw.
 
     Args:
         derivatives: "auto" remembers the Jacobians of levels that have at most 1,000 entries; "tracked"
