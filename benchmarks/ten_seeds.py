@@ -1,4 +1,4 @@
-"""The first page of the documentation with ten seeds: do its asserts hold, and how far off are the weights?
+"""The first page of the documentation with ten seeds: do its asserts hold, how far off are weights?
 
 python benchmarks/ten_seeds.py
 """
