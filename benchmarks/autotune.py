@@ -6,7 +6,6 @@ Writes benchmarks/results/autotune.csv and the table of docs/theory.md.
 """
 
 import os
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -17,14 +16,16 @@ from sklearn.preprocessing import StandardScaler
 import nestax as nx
 from nestax.table import Table
 from pages import fill
+from script import few, parser, results, size
 
-HERE = Path(__file__).parent
-SAMPLES = 100_000
+SAMPLES = size(100_000, small=2_000)
 BATCH = 16
-SEEDS = 5
+SEEDS = size(5, small=1)
 GRID = nx.grid(beta=[0.1, 0.5, 0.9], lr=[0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0])
 #: The error of a run is the mean gap over this many records at its end.
 LAST = 20
+#: Of full gradient descent, to find a least value that is not known.
+EXACT_STEPS = size(20_000, small=200)
 
 
 def tilted() -> nx.Problem:
@@ -51,7 +52,7 @@ def least(problem: nx.Problem) -> float:
     if problem.optimum is not None:
         return float(problem.optimum)
     run = nx.minimize(
-        problem, nx.Exact(), optax.sgd(0.5), steps=20_000, record=["exact_value"], progress=False
+        problem, nx.Exact(), optax.sgd(0.5), steps=EXACT_STEPS, record=["exact_value"], progress=False
     )
     return float(run.records["exact_value"].min())
 
@@ -89,12 +90,13 @@ def compare(problem: nx.Problem) -> tuple[float, float]:
 
 
 if __name__ == "__main__":
+    parser(__doc__).parse_args()
     jax.config.update("jax_enable_x64", True)
     rows = []
-    for name, problem in problems().items():
+    for name, problem in few(problems()).items():
         best, own = compare(problem)
         rows.append([name, best, own, own / best])
         print(*rows[-1], flush=True)
     table = Table(["problem", "best of 21, S samples", "minimize, 3·S samples", "ratio"], rows)
-    table.to_csv(HERE / "results" / "autotune.csv")
+    table.to_csv(results("autotune.csv"))
     fill("theory.md", {"autotune table": table.to_markdown()})

@@ -1,8 +1,9 @@
 """Times nestax against hand-written code, on one core and one thread.
 
-    python benchmarks/bench.py [single] [lanes] [levels] [dimension] [import]
+    python benchmarks/bench.py [single] [lanes] [levels] [dimension] [import] [--keep]
 
-prints one table per section and writes all numbers to benchmarks/results/cpu.json. A PyTorch row is
+prints one table per section and which rows are slower than those of benchmarks/results/cpu.json; if
+there are any, it exits with 1. With --keep the numbers are written there instead. A PyTorch row is
 measured with the interpreter in NESTAX_TORCH_PYTHON, or with this one if it has PyTorch.
 """
 
@@ -16,20 +17,23 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from kept import compare_section
 from measure import Cost, Timed, compare, exponent, memory, on_one_thread
+from script import KEPT, SMALL, folder, parser, results, size
 
 HERE = Path(__file__).parent
-RESULTS = HERE / "results" / "cpu.json"
+RESULTS = "cpu.json"
 SMALL_LOOPS = "--xla_backend_extra_options=xla_cpu_small_while_loop_byte_threshold=100000000"
-STRIDE = 6_400  # steps between records of a single run: records do not count
+STRIDE = size(6_400, small=64)  # steps between records of a single run: records do not count
 NESTAX_STEPS = (STRIDE, 21 * STRIDE)
-KERNEL_STEPS = (10_000, 610_000)
-ROUNDS = 20
-CHECKED_STEPS = 50
+KERNEL_STEPS = size((10_000, 610_000), small=(10, 610))
+ROUNDS = size(20, small=1)
+CHECKED_STEPS = size(50, small=2)
 
 
 # Problems
@@ -133,12 +137,13 @@ def nestax_run(
     """``run(steps)`` through the public function, with as few records as it makes."""
     import optax
 
-    from nestax import minimize
+    from nestax import DivergenceWarning, minimize
 
     options = {"batch_size": 1, "record": ["value"], "record_every": stride} | options
 
     def run(steps: int) -> Any:
-        result = minimize(problem, estimator, optax.sgd(lr), steps=steps, **options)
+        with warnings.catch_warnings(action="ignore", category=DivergenceWarning):  # batches of one row
+            result = minimize(problem, estimator, optax.sgd(lr), steps=steps, **options)
         assert result.status.name == "SUCCESS", result.message  # or replays would be timed
         return result
 
@@ -215,10 +220,19 @@ def _kernel_run(kernel: Any, rows: Any, settings: Any) -> Callable[[int], Any]:
     return lambda steps: kernel(rows, settings, steps=steps)
 
 
+def fastest_kernel() -> dict[str, Timed]:
+    """What sections without a rival of their own are compared with."""
+    from kernel import make_kernel, michelot_projection
+    from portfolio import Settings
+
+    run = _kernel_run(make_kernel(michelot_projection), returns(), Settings())
+    return {"kernel (Michelot)": Timed(run, *KERNEL_STEPS)}
+
+
 def small_loops() -> dict[str, Cost]:
     """nestax and the kernel in a process whose XLA compiles the whole loop into one function."""
     flags = f"{os.environ['XLA_FLAGS']} {SMALL_LOOPS}"
-    command = [sys.executable, __file__, "--small-loops"]
+    command = [sys.executable, __file__, "--small-loops", *(["--small"] if SMALL else [])]
     done = subprocess.run(
         command, env=os.environ | {"XLA_FLAGS": flags}, capture_output=True, text=True, check=True
     )
@@ -364,8 +378,8 @@ def lanes() -> dict[str, Any]:
     from portfolio import Settings
 
     rows = returns()
-    seeds = 20
-    stride = 200
+    seeds = size(20, small=2)
+    stride = size(200, small=4)
     problem = portfolio(rows)
     settings = nx.grid(beta=[0.1, 0.5, 0.9], lr=[0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0])
     each = [Settings(b, lr) for b, lr in zip(*settings.values(), strict=True)]
@@ -386,7 +400,7 @@ def lanes() -> dict[str, Any]:
     def with_kernel(projection: Any) -> Timed:
         kernel = make_kernel(projection)
         run = lambda steps: [kernel(rows, one, steps=steps) for one in each]
-        return Timed(run, 1_000, 21_000, len(each))
+        return Timed(run, *size((1_000, 21_000), small=(10, 210)), len(each))
 
     ours = {
         "nestax SMVR": with_nestax(nx.SMVR),
@@ -429,9 +443,9 @@ def levels() -> dict[str, Any]:
     """Cost against the number of levels."""
     import nestax as nx
 
-    depths = [3, 6, 12, 30]
-    stride = 256
-    contenders = {}
+    depths = size([3, 6, 12, 30], small=[2, 3])
+    stride = size(256, small=4)
+    contenders = fastest_kernel()
     for name, estimator in {"SMVR": nx.SMVR(), "AdjointSMVR": nx.AdjointSMVR()}.items():
         for depth in depths:
             run = nestax_run(tanh_chain(depth), estimator, 0.01, stride)
@@ -468,13 +482,14 @@ def dimension() -> dict[str, Any]:
     """Cost and memory of the matrix-free method against the number of weights."""
     import nestax as nx
 
-    sizes = [1_000, 10_000, 100_000, 1_000_000]
+    sizes = size([1_000, 10_000, 100_000, 1_000_000], small=[100, 1_000])
+    weights = size(4_000_000, small=1_000)
     contenders = {}
-    for size in sizes:
-        stride = max(4, 4_000_000 // size)
-        run = nestax_run(wide_chain(size), nx.AdjointSMVR(), 0.1, stride)
-        contenders[str(size)] = Timed(run, stride, 17 * stride)
-    costs = compare(contenders, ROUNDS)
+    for d in sizes:
+        stride = max(4, weights // d)
+        run = nestax_run(wide_chain(d), nx.AdjointSMVR(), 0.1, stride)
+        contenders[str(d)] = Timed(run, stride, 17 * stride)
+    costs = compare(fastest_kernel() | contenders, ROUNDS)
     used = {name: memory(lambda one=one: one.run(one.short)) for name, one in contenders.items()}
 
     table = _table(
@@ -486,16 +501,16 @@ def dimension() -> dict[str, Any]:
         "carry MB",
         "carry ÷ weights",
     )
-    for size in sizes:
-        cost = costs[str(size)].cpu
-        m = used[str(size)]
+    for d in sizes:
+        cost = costs[str(d)].cpu
+        m = used[str(d)]
         table.add_row(
-            f"{size:,}",
+            f"{d:,}",
             _number(cost),
-            _number(1e3 * cost / size),
+            _number(1e3 * cost / d),
             f"{m.temporary / 1e6:.3f}",
             f"{m.carry / 1e6:.3f}",
-            f"{m.carry / (4 * size):.1f}",
+            f"{m.carry / (4 * d):.1f}",
         )
     slopes = {
         "microseconds": exponent(sizes, [costs[str(s)].cpu for s in sizes]),
@@ -516,13 +531,13 @@ def dimension() -> dict[str, Any]:
 def imports() -> dict[str, Any]:
     """Seconds until a fresh process has nestax, against JAX and Optax alone."""
     programs = {
-        "python alone": "pass",
         "import jax, optax": "import jax, optax",
+        "python alone": "pass",
         "import nestax; nestax.minimize": "import nestax; nestax.minimize",
         "import nestax": "import nestax",
     }
     least = dict.fromkeys(programs, Cost(float("inf"), float("inf")))
-    for _ in range(5):
+    for _ in range(size(5, small=1)):
         for name, program in programs.items():
             took = _process_seconds(program)
             least[name] = Cost(*map(min, least[name], took))
@@ -605,15 +620,21 @@ def _processor() -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return platform.processor()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor()
+    facts = {key.strip(): fact.strip() for key, _, fact in (line.partition(":") for line in lines)}
+    if "model name" not in facts:
+        return platform.processor()
+    # Virtual machines give processors of several years the same name.
+    return f"{facts['model name']}, family {facts.get('cpu family')}, model {facts.get('model')}"
 
 
-def save(sections: dict[str, Any]) -> None:
-    """Writes the sections that ran; those measured earlier stay as they are."""
-    earlier = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(earlier | {"machine": machine()} | sections, indent=2) + "\n")
+def read(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def save(name: str, section: dict[str, Any]) -> None:
+    """Writes a section that ran; those measured earlier stay as they are."""
+    path = results(RESULTS)
+    path.write_text(json.dumps(read(path) | {name: section}, indent=2) + "\n")
 
 
 SECTIONS = {
@@ -626,19 +647,29 @@ SECTIONS = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("section", nargs="*", help=f"{', '.join(SECTIONS)}; all by default")
-    parser.add_argument("--small-loops", action="store_true", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+    known = parser(__doc__)
+    known.add_argument("section", nargs="*", help=f"{', '.join(SECTIONS)}; all by default")
+    known.add_argument("--keep", action="store_true", help="write the numbers instead of judging them")
+    known.add_argument("--small-loops", action="store_true", help=argparse.SUPPRESS)
+    arguments = known.parse_args()
     unknown = set(arguments.section) - set(SECTIONS)
     if unknown:
-        parser.error(f"no section is called {', '.join(sorted(unknown))}")
+        known.error(f"no section is called {', '.join(sorted(unknown))}")
     on_one_thread()
     if arguments.small_loops:
         small_loops_child()
         return
+    earlier = read(KEPT / RESULTS)
+    verdicts = {}
     for name in arguments.section or SECTIONS:
-        save({name: SECTIONS[name]()})
+        section = {"machine": machine()} | SECTIONS[name]()
+        verdicts[name] = compare_section(earlier.get(name, {}), section)
+        if arguments.keep or folder():
+            save(name, section)
+    for name, verdict in verdicts.items():
+        print(f"{name}:", *verdict.lines, sep="\n    ")
+    if not (arguments.keep or SMALL) and any(verdict.slower for verdict in verdicts.values()):
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -14,8 +14,6 @@ and weights.
 Writes benchmarks/results/block_corrections.csv and the table of docs/blocks.md.
 """
 
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -24,8 +22,8 @@ from nestax.draws.blocks import subset
 from nestax.parts.tracking import average, storm, storm_of_blocks
 from nestax.table import Table
 from pages import fill
+from script import parser, results, size
 
-HERE = Path(__file__).parent
 M = 64
 D = 10
 OUTPUTS = 5
@@ -33,7 +31,9 @@ BATCH = 4
 #: Length of a step of the weights, and how much single draws of g and of its slope vary.
 SPEEDS = (0.003, 0.03)
 NOISE = 0.5
-VISITS = 200
+VISITS = size(200, small=2)
+#: How many of the M blocks are visited per step.
+VISITED = size((64, 16, 4, 1), small=(64, 4))
 
 
 def slopes() -> jax.Array:
@@ -104,14 +104,15 @@ def errors(visit: int, beta: float, speed: float) -> dict[str, float]:
 
 
 if __name__ == "__main__":
+    parser(__doc__).parse_args()
     rows = []
     for speed in SPEEDS:
         for beta in (0.1, 0.3):
-            for visit in (64, 16, 4, 1):
+            for visit in VISITED:
                 found = errors(visit, beta, speed)
                 rows.append([speed, beta, M // visit, *found.values()])
                 print(*(f"{x:.3g}" for x in rows[-1]), flush=True)
     table = Table(["length of a step", "beta", "M/B", *found], rows)
-    table.to_csv(HERE / "results" / "block_corrections.csv")
+    table.to_csv(results("block_corrections.csv"))
     shown = Table(table.columns, [[f"{x:.3g}" for x in row] for row in rows])
     fill("blocks.md", {"corrections table": shown.to_markdown()})

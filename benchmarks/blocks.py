@@ -10,7 +10,6 @@ Writes benchmarks/results/blocks.csv and the table of docs/blocks.md.
 
 import itertools
 import time
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -23,12 +22,14 @@ from nestax.loop.compiled import Compiled
 from nestax.run.prepare import prepare
 from nestax.table import Table
 from pages import fill
+from script import parser, results, size
 
-HERE = Path(__file__).parent
 UNITS = (1, 40, 40, 1)
 ROWS = 20
 BATCH = 10
-STEPS = 100
+STEPS = size(100, small=4)
+VISITS = size((4, 8, 16), small=(4, 8))
+BLOCKS = size((100, 1_000, 10_000), small=(20,))
 
 
 def predict(w, x):
@@ -108,12 +109,13 @@ def measure(blocks: int, visit: int) -> list:
 
 
 if __name__ == "__main__":
+    parser(__doc__).parse_args()
     rows = []
-    for visit in (4, 8, 16):
-        for blocks in (100, 1_000, 10_000):
+    for visit in VISITS:
+        for blocks in BLOCKS:
             rows.append(measure(blocks, visit))
             print(*rows[-1], flush=True)
     table = Table(["M", "B", "table, MB", "beside it, MB", "CPU µs per step"], rows)
-    table.to_csv(HERE / "results" / "blocks.csv")
+    table.to_csv(results("blocks.csv"))
     shown = Table(table.columns, [[f"{m:,}", b, *(f"{x:,.3g}" for x in rest)] for m, b, *rest in rows])
     fill("blocks.md", {"step table": shown.to_markdown()})

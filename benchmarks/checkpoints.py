@@ -7,7 +7,6 @@ default of one a minute.
 """
 
 import resource
-import sys
 import tempfile
 import time
 
@@ -16,11 +15,15 @@ import jax
 import nestax as nx
 from nestax.checkpoints.keeper import Keeper
 from nestax.loop import compiled as drive
+from script import parser, size
 
 ROWS = 25_105
 ASSETS = 30
 BATCH = 4
-RECORDS = 400
+RECORDS = size(400, small=40)
+STEPS = size(3_000_000, small=4_000)
+#: Of a chunk.
+SECONDS = size(1.0, small=1e-4)
 
 
 def resident() -> float:
@@ -31,7 +34,7 @@ def resident() -> float:
 
 def main(steps: int) -> None:
     jax.config.update("jax_enable_x64", True)
-    drive.CHUNK_SECONDS = 1.0
+    drive.CHUNK_SECONDS = SECONDS
     problem = nx.problems.mean_deviation(nx.datasets.synthetic_returns(ROWS, ASSETS))
     saves = []
     seen = []
@@ -63,7 +66,7 @@ def main(steps: int) -> None:
     early = next(one for one in seen if one[0] >= steps // 10)
     print(f"{result.carry.step:,} steps, {len(seen)} chunks, {len(saves)} checkpoints")
     print(
-        f"{len(long)} chunks of about a second: {100 * spent / took:.2f} % of the time is saving, ",
+        f"{len(long)} chunks of about {SECONDS:g} s: {100 * spent / took:.2f} % of the time is saving, ",
         end="",
     )
     print(
@@ -73,4 +76,6 @@ def main(steps: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 3_000_000)
+    arguments = parser(__doc__)
+    arguments.add_argument("steps", nargs="?", type=int, default=STEPS)
+    main(arguments.parse_args().steps)

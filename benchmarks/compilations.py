@@ -11,10 +11,8 @@ benchmarks/results/compilations.json and docs/speed.md.
 import json
 import logging
 import resource
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -25,11 +23,11 @@ import optax
 import nestax as nx
 from nestax.table import Table
 from pages import fill
+from script import few, parser, results, size
 
-HERE = Path(__file__).parent
-RESULTS = HERE / "results" / "compilations.json"
+RESULTS = "compilations.json"
 #: After so many problems memory is looked at.
-MARKS = (1, 25, 50, 100, 200, 300, 400, 500)
+MARKS = size((1, 25, 50, 100, 200, 300, 400, 500), small=(1, 2))
 
 
 class Compilations(logging.Handler):
@@ -76,6 +74,11 @@ def run(optimizer: Any, problem: nx.Problem | None = None, steps: int = 2_000, *
     nx.minimize(problem, nx.SMVR(beta=0.1), optimizer, steps=steps, batch_size=16, **more)
 
 
+def compare(seeds: int) -> None:
+    facts: dict[str, Any] = {"samples": 20_000, "batch_size": 16, "tune_seeds": 2, "progress": False}
+    nx.compare(portfolio(), ["NLASG", "SMVR"], seeds=seeds, **facts)
+
+
 #: A first call, and a second one that differs.
 CALLS: dict[str, tuple[Callable[[], None], Callable[[], None]]] = {
     "the same again": (lambda: run(optax.sgd(0.1)), lambda: run(optax.sgd(0.1))),
@@ -99,6 +102,7 @@ CALLS: dict[str, tuple[Callable[[], None], Callable[[], None]]] = {
             portfolio(), nx.SMVR(beta=0.3), optax.sgd(0.1), steps=2_000, batch_size=16, seed=7
         ),
     ),
+    "`nx.compare` of two methods, another number of seeds": (lambda: compare(3), lambda: compare(12)),
     "another number inside a level": (
         lambda: run(optax.sgd(0.1)),
         lambda: run(optax.sgd(0.1), portfolio(risk=0.5)),
@@ -107,17 +111,17 @@ CALLS: dict[str, tuple[Callable[[], None], Callable[[], None]]] = {
 
 
 def second_calls() -> list[list[Any]]:
-    """Seconds and compilations of a first and of a second call."""
+    """Seconds of CPU time and compilations of a first and of a second call."""
     compilations = Compilations()
     rows = []
-    for name, calls in CALLS.items():
+    for name, calls in few(CALLS).items():
         jax.clear_caches()
         row: list[Any] = [name]
         for call in calls:
             before = compilations.count
-            begin = time.perf_counter()
+            begin = time.process_time()
             call()
-            row += [time.perf_counter() - begin, compilations.count - before]
+            row += [time.process_time() - begin, compilations.count - before]
         rows.append(row)
         print(name, *(f"{x:.2f}" if isinstance(x, float) else x for x in row[1:]), flush=True)
     return rows
@@ -152,7 +156,7 @@ def memory(count: int) -> list[list[Any]]:
 
 
 def write(found: dict[str, Any]) -> None:
-    RESULTS.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+    results(RESULTS).write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
     parts = {}
     if "calls" in found:
         columns = ["second call", "first: s", "compiled", "second: s", "compiled "]
@@ -167,10 +171,14 @@ def write(found: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    what = sys.argv[1] if len(sys.argv) > 1 else "all"
-    found = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    if what in ("all", "memory"):  # first, in a process that has done nothing else
-        found["memory"] = memory(int(sys.argv[2]) if len(sys.argv) > 2 else MARKS[-1])
-    if what in ("all", "calls"):
+    arguments = parser(__doc__)
+    arguments.add_argument("what", nargs="?", choices=("all", "memory", "calls"), default="all")
+    arguments.add_argument("count", nargs="?", type=int, default=MARKS[-1], help="different problems")
+    given = arguments.parse_args()
+    earlier = results(RESULTS)
+    found = json.loads(earlier.read_text()) if earlier.exists() else {}
+    if given.what in ("all", "memory"):  # first, in a process that has done nothing else
+        found["memory"] = memory(given.count)
+    if given.what in ("all", "calls"):
         found["calls"] = second_calls()
     write(found)

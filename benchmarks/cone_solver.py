@@ -12,13 +12,13 @@ import math
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from measure import on_one_thread
 from pages import fill
+from script import parser, results, size
 
 on_one_thread()
 
@@ -31,11 +31,8 @@ from nestax.table import Table  # noqa: E402
 
 jax.config.update("jax_enable_x64", True)
 
-HERE = Path(__file__).parent
-RESULTS = HERE / "results" / "cone_solver.json"
-
-ROWS = (1_000, 10_000, 100_000, 1_000_000)
-ASSETS = (10, 100, 1_000)
+ROWS = size((1_000, 10_000, 100_000, 1_000_000), small=(1_000,))
+ASSETS = size((10, 100, 1_000), small=(5,))
 #: The largest rows × assets (mean-deviation), and rows × assets² (mean-semideviation, which is what an
 #: interior point spends on an iteration there), that is tried.
 MOST = 10**8
@@ -135,7 +132,8 @@ def one_cell(name: str, rows: int, assets: int) -> dict[str, Any]:
 
 
 def compute() -> dict[str, Any]:
-    cells = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    file = results("cone_solver.json")
+    cells = json.loads(file.read_text()) if file.exists() else {}
     for name in PROBLEMS:
         for assets in ASSETS:
             for rows in ROWS:
@@ -143,7 +141,7 @@ def compute() -> dict[str, Any]:
                 if key not in cells and rows * assets ** PROBLEMS[name][2] <= MOST:
                     cells[key] = one_cell(name, rows, assets)
                     print(key, cells[key], file=sys.stderr, flush=True)
-                    RESULTS.write_text(json.dumps(cells, indent=1))
+                    file.write_text(json.dumps(cells, indent=1))
                     jax.clear_caches()
     return cells
 
@@ -167,5 +165,6 @@ def write_page(cells: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
+    parser(__doc__).parse_args()
     table = compute()
     write_page(table)

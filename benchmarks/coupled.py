@@ -6,8 +6,6 @@ The exact objective at the end (mean over the last quarter of the records and th
 learning rates, after 1,000 steps that visit four blocks each.
 """
 
-from pathlib import Path
-
 import jax
 import numpy as np
 import optax
@@ -15,9 +13,12 @@ import optax
 import nestax as nx
 from nestax.table import Table
 from pages import fill
+from script import few, parser, results, size
 
-HERE = Path(__file__).parent
 RATES = [0.01, 0.03, 0.1, 0.3]
+STEPS = size(1_000, small=20)
+RECORDS = 20
+DRAWS = few({"1 draw a block": 1, "2 draws": 2, "8 draws": 8}, small=1)
 METHODS = {
     "Plain": nx.Plain(),
     "SOX": nx.SOX(0.1, 0.1),
@@ -49,11 +50,11 @@ def ends_at(problem, method, optimiser, draws: int) -> float:
         lambda s: (method, optimiser(s.lr)),
         settings=nx.grid(lr=RATES),
         seeds=3,
-        steps=1_000,
+        steps=STEPS,
         batch_size=draws,
         init_batch_size=20,
         record=["exact_value"],
-        record_every=50,
+        record_every=STEPS // RECORDS,
         progress=False,
     )
     late = runs.records["exact_value"][:, :, -5:].mean(axis=(1, 2))
@@ -62,13 +63,14 @@ def ends_at(problem, method, optimiser, draws: int) -> float:
 
 
 if __name__ == "__main__":
+    parser(__doc__).parse_args()
     jax.config.update("jax_enable_x64", True)
     rows = []
     for name, (problem, optimiser) in problems().items():
-        for method, estimator in METHODS.items():
-            found = [ends_at(problem, estimator, optimiser, draws) for draws in (1, 2, 8)]
+        for method, estimator in few(METHODS).items():
+            found = [ends_at(problem, estimator, optimiser, draws) for draws in DRAWS.values()]
             rows.append([name, method, *(round(x, 2) for x in found)])
             print(*rows[-1], flush=True)
-    table = Table(["problem", "method", "1 draw a block", "2 draws", "8 draws"], rows)
-    table.to_csv(HERE / "results" / "coupled.csv")
+    table = Table(["problem", "method", *DRAWS], rows)
+    table.to_csv(results("coupled.csv"))
     fill("blocks.md", {"coupled table": table.to_markdown()})

@@ -1,20 +1,19 @@
 """Thousands of lanes on one accelerator: nanoseconds per lane and step through ``nx.sweep``.
 
-    PYTHONPATH=src python benchmarks/gpu.py --out gpu.json
-    python benchmarks/gpu.py --small          # a minute on a CPU, to see that it runs
+    PYTHONPATH=src:benchmarks python benchmarks/gpu.py [--keep]
 
 The portfolio has 30 assets, batch 1, float32, 21 settings and 400 or 1,600 seeds. Every
 configuration is timed at two lengths after a first call that compiles, and the difference counts.
-The numbers are written after every configuration, and none is begun after --budget seconds.
+None is begun after --budget seconds. At the end stands which are slower than on the same device in
+benchmarks/results/gpu.json; if there are any, or one fails, the exit code is 1. With --keep the numbers
+are written there instead, after every configuration. Nothing but nestax and what it needs is imported.
 """
 
-import argparse
 import json
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -22,11 +21,15 @@ import numpy as np
 import optax
 
 import nestax as nx
+from kept import SLOWER, Verdict, compare
 from nestax.loop import plan
 from portfolio import ASSETS, PERIODS, Settings
+from script import KEPT, SMALL, folder, parser, results, size
 
-STRIDE = 512
-ROUNDS = 4
+RESULTS = "gpu.json"
+STRIDE = size(512, small=8)
+ROUNDS = size(4, small=1)
+ROWS = size(PERIODS, small=500)
 GRID = {"beta": [0.1, 0.5, 0.9], "lr": [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0]}
 FREE_LR = [1e-5, 2e-5, 3e-5, 4e-5, 5e-5, 7e-5, 1e-4]  # without the simplex larger steps diverge
 ESTIMATORS = {"AdjointSMVR": nx.AdjointSMVR, "SMVR": nx.SMVR}
@@ -50,7 +53,7 @@ def cases(seeds: list[int], ahead: list[int]) -> Iterator[Case]:
                     yield Case(name, count, project, steps)
 
 
-def measure(problem: nx.Problem, case: Case, stride: int, strides: int) -> dict[str, Any]:
+def measure(problem: nx.Problem, case: Case, strides: int) -> dict[str, Any]:
     """Nanoseconds per lane and step of one configuration, and what compiling it took."""
     if not case.project:
         problem = nx.Problem(problem.levels, problem.w0)
@@ -66,12 +69,12 @@ def measure(problem: nx.Problem, case: Case, stride: int, strides: int) -> dict[
             steps=steps,
             batch_size=1,
             record=["value"],
-            record_every=stride,
+            record_every=STRIDE,
         )
 
     plan.AHEAD_STEPS = case.ahead
-    short = stride
-    long = strides * stride
+    short = STRIDE
+    long = strides * STRIDE
     compile_seconds = seconds(lambda: run(short))
     diverged = float(np.mean(run(long).status != nx.Status.SUCCESS))
     least = {short: np.inf, long: np.inf}
@@ -125,46 +128,65 @@ def print_case(case: Case, result: dict[str, Any]) -> None:
     )
 
 
+def judge(report: dict[str, Any]) -> Verdict:
+    """A device has no rival to be compared with, so nanoseconds are, on the device that they are of."""
+    path = KEPT / RESULTS
+    kept = json.loads(path.read_text()) if path.exists() else {}
+    if kept.get("device") != report["device"]:
+        return Verdict([f"not compared: the kept numbers are those of {kept.get('device')}"], False)
+    return compare(nanoseconds(kept), nanoseconds(report), SLOWER)
+
+
+def nanoseconds(report: dict[str, Any]) -> dict[str, float]:
+    """Per lane and step, by configuration."""
+    return {
+        ", ".join(f"{key} {case[key]}" for key in Case._fields): case["nanoseconds"]
+        for case in report["cases"]
+        if "nanoseconds" in case
+    }
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, help="write the numbers to this file, as JSON")
-    parser.add_argument("--ahead", type=int, nargs="+", default=[64, 256], help="draws ahead")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[400, 1_600], help="per setting")
-    parser.add_argument("--strides", type=int, default=17, help="strides of the longer run")
-    parser.add_argument("--budget", type=float, default=360, help="seconds")
-    parser.add_argument("--small", action="store_true", help="tiny sizes")
-    arguments = parser.parse_args()
-    stride = STRIDE
-    strides = arguments.strides
-    seeds = arguments.seeds
-    if arguments.small:
-        stride = 64
-        strides = 9
-        seeds = [2, 4]
+    known = parser(__doc__)
+    known.add_argument("--keep", action="store_true", help="write the numbers instead of judging them")
+    known.add_argument(
+        "--ahead", type=int, nargs="+", default=size([64, 256], small=[4]), help="draws ahead"
+    )
+    known.add_argument(
+        "--seeds", type=int, nargs="+", default=size([400, 1_600], small=[2]), help="per setting"
+    )
+    known.add_argument("--strides", type=int, default=size(17, small=3), help="of the longer run")
+    known.add_argument("--budget", type=float, default=360, help="seconds")
+    arguments = known.parse_args()
 
     sys.stdout.reconfigure(line_buffering=True)
     begin = time.perf_counter()
-    rows = nx.datasets.synthetic_returns(PERIODS, ASSETS).astype(np.float32)
+    rows = nx.datasets.synthetic_returns(ROWS, ASSETS).astype(np.float32)
     problem = nx.problems.mean_deviation(rows, risk=Settings().risk, delta=Settings().delta)
     device = jax.devices()[0].device_kind
     print(f"{device}, jax {jax.__version__}, {ASSETS} assets, batch 1, float32")
     print_row(*COLUMNS)
     report: dict[str, Any] = {"device": device, "jax": jax.__version__, "cases": []}
-    for case in cases(seeds, arguments.ahead):
+    for case in cases(arguments.seeds, arguments.ahead):
         if time.perf_counter() - begin > arguments.budget:
             print(f"stopped after {arguments.budget:g} seconds")
             break
         try:
-            result = measure(problem, case, stride, strides)
+            result = measure(problem, case, arguments.strides)
             print_case(case, result)
         except Exception as error:
             traceback.print_exc()
             result = {"error": f"{type(error).__name__}: {str(error)[:300]}"}
             print(f"{case}: {result['error']}")
         report["cases"].append(case._asdict() | result)
-        if arguments.out:
-            arguments.out.write_text(json.dumps(report, indent=2) + "\n")
+        if arguments.keep or folder():
+            results(RESULTS).write_text(json.dumps(report, indent=2) + "\n")
     print(f"took {time.perf_counter() - begin:.0f} seconds")
+    verdict = judge(report)
+    print(*verdict.lines, sep="\n")
+    failed = any("error" in case for case in report["cases"])
+    if failed or (verdict.slower and not (arguments.keep or SMALL)):
+        sys.exit(1)
 
 
 if __name__ == "__main__":

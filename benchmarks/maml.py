@@ -15,13 +15,12 @@ import numpy as np
 
 from nestax.paper.maml import FULL, RIVALS, Cell, FewShot, SetUp
 from nestax.table import Table
-from pages import DOCS, fill
+from pages import fill, page
+from script import KEPT, parser
 
-HERE = Path(__file__).parent
-CELLS = HERE / "results" / "maml"
-LONGER = HERE / "results" / "maml_long"
+CELLS = KEPT / "maml"
+LONGER = KEPT / "maml_long"
 STEPS = (1_000, 2_000, 3_000, 4_000)
-FIGURE = DOCS / "images" / "maml.png"
 
 
 def kept(folder: Path) -> list[Cell]:
@@ -50,9 +49,10 @@ def write_page(result: FewShot) -> None:
         "longer": longer(kept(LONGER)).to_markdown(),
     }
     fill("meta-learning.md", parts)
-    result.plot().savefig(FIGURE, dpi=150)
-    result.curves().to_csv(FIGURE.with_suffix(".csv"))
+    result.plot().savefig(page("images/maml.png"), dpi=150)
+    result.curves().to_csv(page("images/maml.csv"))
 
 
 if __name__ == "__main__":
+    parser(__doc__).parse_args()
     write_page(FewShot({(cell.method, cell.shots): cell for cell in kept(CELLS)}, FULL))

@@ -20,22 +20,29 @@ from nestax.parts import draw_batches
 from nestax.problems.few_shot.networks import convolutional, in_one_vector
 from nestax.table import Table
 from pages import fill
+from real_data import omniglot
+from script import few, parser, size
 
-TASKS = 50
-VISIT = 16
-INNER_STEPS = 5
-ROWS = 10
+TASKS = size(50, small=4)
+TEST_TASKS = size(200, small=4)
+VISIT = size(16, small=2)
+INNER_STEPS = size(5, small=1)
+ROWS = size(10, small=2)
+SIDE = size(14, small=7)
+FILTERS = size(8, small=2)
 LR = 0.003
-STEPS = 400
+STEPS = size(400, small=4)
+#: After so many steps noise is looked at.
+LOOKS = size((0, 100, 300), small=(1,))
 SEEDS = 2
 SIZES = {f"step {k}": 1 for k in range(1, INNER_STEPS + 1)} | {"query": ROWS}
-REPEATS = 60
+REPEATS = size(60, small=3)
 
 
 def problem_of() -> nx.Problem:
-    images = nx.datasets.omniglot(side=14)
-    network = in_one_vector(convolutional(5, side=14, filters=8))
-    test = images.tasks(200, support=ROWS, query=ROWS, test=True)
+    images = omniglot(SIDE)
+    network = in_one_vector(convolutional(5, side=SIDE, filters=FILTERS))
+    test = images.tasks(TEST_TASKS, support=ROWS, query=ROWS, test=True)
     return nx.problems.maml(
         network.apply,
         images.tasks(TASKS, support=ROWS, query=ROWS),
@@ -63,7 +70,7 @@ def mean_and_noise(problem, estimator, w, rows: int, repeats: int) -> tuple[np.n
 
 def noise(problem: nx.Problem) -> Table:
     rows = []
-    for steps in (0, 100, 300):
+    for steps in LOOKS:
         w = problem.start(jax.random.key(0))
         if steps:
             run = nx.minimize(
@@ -108,7 +115,7 @@ METHODS = {
 
 def accuracy(problem: nx.Problem) -> Table:
     rows = []
-    for name, (build, betas) in METHODS.items():
+    for name, (build, betas) in few(METHODS, small=1).items():
         runs = nx.sweep(
             problem,
             lambda s, build=build: (build(s.beta), optax.adam(LR)),
@@ -131,6 +138,7 @@ def accuracy(problem: nx.Problem) -> Table:
 
 
 if __name__ == "__main__":
+    parser(__doc__).parse_args()
     chain = problem_of()
     parts = {"draws-noise": noise(chain), "draws-accuracy": accuracy(chain)}
     fill("meta-learning.md", {name: table.to_markdown() for name, table in parts.items()})

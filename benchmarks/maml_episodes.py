@@ -8,7 +8,6 @@ after the other.
     python benchmarks/maml_episodes.py              # writes the table of docs/meta-learning.md
 """
 
-import argparse
 import json
 import time
 from pathlib import Path
@@ -19,14 +18,19 @@ import numpy as np
 import optax
 
 import nestax as nx
-from nestax.paper.maml import INNER_STEPS, QUERY, WAYS
+from nestax.paper.maml import INNER_STEPS as PUBLISHED_STEPS
+from nestax.paper.maml import QUERY, WAYS
 from nestax.table import Table
 from pages import fill
+from real_data import omniglot
+from script import SMALL, parser, results, size
 
-KEPT = Path(__file__).parent / "results" / "maml_episodes"
+INNER_STEPS = size(PUBLISHED_STEPS, small=1)
 INNER_LR = 0.1
-TEST_TASKS = 400
-RECORDS = 20
+SIDE = size(28, small=7)
+FILTERS = size(64, small=2)
+TEST_TASKS = size(400, small=4)
+RECORDS = size(20, small=2)
 
 
 class Plan(NamedTuple):
@@ -48,12 +52,15 @@ PLANS = {
     "5-shot-200-tasks": Plan(5, 1_000, 200, visit=16),
     "1-shot-long": Plan(1, 30_000, 200_000, lr=0.002, falls=True, seeds=1),
 }
+if SMALL:
+    PLANS = {"small": Plan(1, 4, 8, visit=2, falls=True, seeds=2)}
 
 
 def run(plan: Plan) -> dict:
     """Test accuracy along the run, seeds × records, and seconds for 1,000 steps with their records."""
-    images = nx.datasets.omniglot()
-    network = nx.problems.networks.in_one_vector(nx.problems.networks.convolutional(WAYS))
+    images = omniglot(SIDE)
+    networks = nx.problems.networks
+    network = networks.in_one_vector(networks.convolutional(WAYS, side=SIDE, filters=FILTERS))
     pool = images.tasks(plan.tasks, ways=WAYS, support=plan.shots, query=QUERY)
     test = images.tasks(TEST_TASKS, ways=WAYS, support=5, query=15, test=True).with_shots(plan.shots)
     problem = nx.problems.maml(
@@ -101,13 +108,17 @@ def run(plan: Plan) -> dict:
     }
 
 
+def file_of(name: str) -> Path:
+    return results(f"maml_episodes/{name}.json")
+
+
 def table() -> Table:
     columns = ["shots", "tasks", "a step", "lr", "steps", "runs", "test", "deviation", "s per 1,000"]
     rows = []
     for name in PLANS:
-        if not (KEPT / f"{name}.json").is_file():
+        if not file_of(name).is_file():
             continue
-        kept = json.loads((KEPT / f"{name}.json").read_text())
+        kept = json.loads(file_of(name).read_text())
         plan = Plan(*kept["plan"])
         test = 100 * np.asarray(kept["test"])
         rate = f"{plan.lr:g}{' to 0' if plan.falls else ''}"
@@ -129,13 +140,11 @@ def table() -> Table:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(PLANS))
-    arguments = parser.parse_args()
-    KEPT.mkdir(parents=True, exist_ok=True)
-    for name in arguments.names:
-        file = KEPT / f"{name}.json"
-        if not file.is_file():
-            file.write_text(json.dumps(run(PLANS[name])))
-    if not arguments.names:
+    arguments = parser(__doc__)
+    arguments.add_argument("names", nargs="*", metavar="NAME", help=", ".join(PLANS))
+    names = arguments.parse_args().names
+    for name in PLANS if SMALL else names:
+        if not file_of(name).is_file():
+            file_of(name).write_text(json.dumps(run(PLANS[name])))
+    if not names:
         fill("meta-learning.md", {"episodes": table().to_markdown()})

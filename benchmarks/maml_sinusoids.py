@@ -15,7 +15,6 @@ Takes five minutes of CPU time, most of it compiling. Writes benchmarks/results/
 the table of docs/meta-learning.md.
 """
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,23 +24,26 @@ import nestax as nx
 from nestax.problems.few_shot.networks import perceptron
 from nestax.table import Table
 from pages import fill
+from script import few, parser, results, size
 
-HERE = Path(__file__).parent
-RESULTS = HERE / "results" / "maml_sinusoids.csv"
 M = 16
+#: M/B: a task is visited every so many steps.
+EVERY = size((2, 8), small=(8,))
 ROWS = 4
-STEPS = 500
-SEEDS = 3
+STEPS = size(500, small=10)
+SEEDS = size(3, small=1)
 RATES = (1e-4, 1e-3, 1e-2)
 BETAS = (0.1, 0.3, 0.6, 0.9)
-METHODS = {
-    "no memory": lambda beta: nx.PerBlock(nx.Plain()),
-    "SCSC": lambda beta: nx.PerBlock(nx.SCSC(beta)),
-    "AdjointSMVR": lambda beta: nx.PerBlock(nx.AdjointSMVR(beta, mode="fresh")),
-    "ProductSMVR": lambda beta: nx.PerBlock(nx.ProductSMVR(beta, mode="reuse")),
-    "NLASG": lambda beta: nx.PerBlock(nx.NLASG(beta)),
-    "BlockSMVR": nx.BlockSMVR,
-}
+METHODS = few(
+    {
+        "no memory": lambda beta: nx.PerBlock(nx.Plain()),
+        "SCSC": lambda beta: nx.PerBlock(nx.SCSC(beta)),
+        "AdjointSMVR": lambda beta: nx.PerBlock(nx.AdjointSMVR(beta, mode="fresh")),
+        "ProductSMVR": lambda beta: nx.PerBlock(nx.ProductSMVR(beta, mode="reuse")),
+        "NLASG": lambda beta: nx.PerBlock(nx.NLASG(beta)),
+        "BlockSMVR": nx.BlockSMVR,
+    }
+)
 
 
 def problem_of(visit: int) -> nx.Problem:
@@ -97,7 +99,7 @@ def word(x: float) -> str:
 def summary(rows: list[list[Any]]) -> Table:
     """A line for every M/B, learning rate and method, at the beta with the least error."""
     out = []
-    for every in (2, 8):
+    for every in EVERY:
         for lr in RATES:
             here = [row[2:] for row in rows if row[:2] == [every, lr]]
             plain = next(loss for name, _, _, loss in here if name == "no memory")
@@ -124,8 +126,9 @@ def summary(rows: list[list[Any]]) -> Table:
 
 
 if __name__ == "__main__":
+    parser(__doc__).parse_args()
     rows: list[list[Any]] = []
-    for every in (2, 8):
+    for every in EVERY:
         found = {name: measure(name, M // every) for name in METHODS}
         for name, own in found.items():
             for (lr, beta), (error, loss) in own.items():
@@ -133,5 +136,5 @@ if __name__ == "__main__":
                 base = next(e for (r, _), (e, _) in found["no memory"].items() if r == lr)
                 rows.append([every, rate, name, round(beta, 3), error / base, loss])
                 print(*rows[-1], flush=True)
-    Table(["M/B", "lr", "method", "beta", "error", "loss"], rows).to_csv(RESULTS)
+    Table(["M/B", "lr", "method", "beta", "error", "loss"], rows).to_csv(results("maml_sinusoids.csv"))
     fill("meta-learning.md", {"sinusoids": summary(rows).to_markdown()})

@@ -10,7 +10,6 @@ between them are paired. Cells that are in benchmarks/results/memory are not com
 """
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +20,11 @@ import nestax as nx
 from memory_problems import CASES, Case
 from nestax.table import Table
 from pages import fill
+from script import SMALL, parser, results, size
 
-HERE = Path(__file__).parent
-RESULTS = HERE / "results" / "memory"
 BETAS = (0.001, 0.01, 0.03, 0.1, 0.3, 0.9)
-TUNING = 3
-SEEDS = 8
+TUNING = size(3, small=1)
+SEEDS = size(8, small=2)
 RECORDS = 20
 TAIL = 4
 
@@ -41,9 +39,17 @@ METHODS: dict[str, Any] = {
     "AdjointSMVR": lambda beta: nx.AdjointSMVR(beta, "lagged"),
     OURS: lambda beta: nx.SelfTuning(),
 }
+if SMALL:
+    METHODS = {name: METHODS[name] for name in (PLAIN, "SCSC", OURS)}
 WITHOUT_BETA = (PLAIN, OURS)
+#: Rows and a simulator, without real data.
+SMALL_CASES = ["tutorial", "Bellman"]
 #: Dense Jacobians are for levels with at most so many outputs.
 MOST_OUTPUTS = 200
+
+
+def sized(case: Case) -> Case:
+    return case._replace(steps=RECORDS, rates=case.rates[:2]) if SMALL else case
 
 
 def applies(case: Case, name: str) -> bool:
@@ -198,7 +204,7 @@ def calibration_table(all_cases: dict[str, Case], kept: dict[str, Any]) -> Table
 
 
 def file_of(name: str) -> Path:
-    return RESULTS / f"{name.replace(',', '').replace(' ', '-').replace('%', '')}.json"
+    return results(f"memory/{name.replace(',', '').replace(' ', '-').replace('%', '')}.json")
 
 
 def compute(name: str, case: Case, methods: list[str]) -> dict[str, Any]:
@@ -217,20 +223,21 @@ def compute(name: str, case: Case, methods: list[str]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    arguments = parser(__doc__)
+    arguments.add_argument("words", nargs="*", metavar="NAME", help="of a case or a method")
+    words = arguments.parse_args().words
     jax.config.update("jax_enable_x64", True)
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    words = sys.argv[1:]
     methods = [word for word in words if word in METHODS] or list(METHODS)
-    names = [word for word in words if word not in METHODS] or list(CASES)
-    some = {name: CASES[name]() for name in names}
-    results = {name: compute(name, case, methods) for name, case in some.items()}
+    names = [word for word in words if word not in METHODS] or size(list(CASES), small=SMALL_CASES)
+    some = {name: sized(CASES[name]()) for name in names}
+    found = {name: compute(name, case, methods) for name, case in some.items()}
     if not words:
         fill(
             "memory.md",
             {
-                "main table": main_table(some, results).to_markdown(),
-                "against others": against_others(some, results).to_markdown(),
-                "ranges": range_table(some, results).to_markdown(),
-                "calibration": calibration_table(some, results).to_markdown(),
+                "main table": main_table(some, found).to_markdown(),
+                "against others": against_others(some, found).to_markdown(),
+                "ranges": range_table(some, found).to_markdown(),
+                "calibration": calibration_table(some, found).to_markdown(),
             },
         )

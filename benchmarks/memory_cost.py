@@ -15,6 +15,12 @@ from memory_problems import portfolio
 from nestax.problems.few_shot.networks import perceptron
 from nestax.table import Table
 from pages import fill
+from script import parser, size
+
+#: Batch sizes, and the two lengths of a run.
+PORTFOLIO = size({1: (2_000, 22_000), 16: (2_000, 12_000), 128: (500, 3_500)}, small={1: (20, 40)})
+PERCEPTRON = size({32: (10, 60), 128: (10, 60)}, small={32: (1, 2)})
+WIDTH = size(512, small=8)
 
 
 def per_step(problem, estimator, optimiser, batch: int, lengths: tuple[int, int]) -> float:
@@ -30,7 +36,7 @@ def per_step(problem, estimator, optimiser, batch: int, lengths: tuple[int, int]
 
 def network() -> nx.Problem:
     """log E e^ℓ of a perceptron 64-512-512-10 on digits, 301,066 weights."""
-    model = perceptron(64, 512, 512, 10)
+    model = perceptron(64, WIDTH, WIDTH, 10)
     X, y = load_digits(return_X_y=True)
     return nx.problems.term(
         (X / 16).astype(np.float32), y, "multinomial", 1.0, model=model.apply, w0=model.init
@@ -38,19 +44,20 @@ def network() -> nx.Problem:
 
 
 if __name__ == "__main__":
+    parser(__doc__).parse_args()
     rows = []
-    for batch, lengths in {1: (2_000, 22_000), 16: (2_000, 12_000), 128: (500, 3_500)}.items():
+    for batch, lengths in PORTFOLIO.items():
         problem = portfolio(30, batch).problem
         times = {
             name: per_step(problem, estimator, optax.sgd(0.01), batch, lengths)
             for name, estimator in {"SMVR": nx.SMVR(0.1), "SelfTuning": nx.SelfTuning()}.items()
         }
         rows.append([f"Industry-30, batch {batch}", "SMVR", times["SMVR"], times["SelfTuning"]])
-    for batch in (32, 128):
+    for batch, lengths in PERCEPTRON.items():
         names = {"AdjointSMVR": nx.AdjointSMVR(0.1), "SelfTuning": nx.SelfTuning()}
         problem = network()
         times = {
-            name: per_step(problem, estimator, optax.adam(1e-3), batch, (10, 60))
+            name: per_step(problem, estimator, optax.adam(1e-3), batch, lengths)
             for name, estimator in names.items()
         }
         rows.append(

@@ -21,6 +21,7 @@ from sklearn.datasets import load_digits, load_svmlight_file
 
 import nestax as nx
 from nestax.problems.few_shot.networks import perceptron
+from real_data import industry
 
 
 class Case(NamedTuple):
@@ -65,8 +66,7 @@ def least_value(problem: nx.Problem, w: Any, **options: Any) -> float:
 
 
 def portfolio(industries: int, batch: int) -> Case:
-    path = folder() / f"industry{industries}_daily.csv.gz"
-    returns = np.loadtxt(path, delimiter=",", skiprows=1)[:, 1:]
+    returns = industry(industries)
     optimum = nx.problems.exact_portfolio(returns, delta=1e-12).least().value
     problem = nx.problems.mean_deviation(returns, delta=1e-12, least_variance=0.01, optimum=optimum)
     steps = {1: 20_000, 16: 4_000, 128: 1_000}[batch]

@@ -1,17 +1,32 @@
 """Tables of pages are written by the scripts that measure them."""
 
+import shutil
 from pathlib import Path
+
+from script import folder
 
 DOCS = Path(__file__).parent.parent / "docs"
 
 
-def fill(page: str, parts: dict[str, str]) -> None:
-    """Replaces what a page of docs/ has between <!-- name: begin --> and <!-- name: end -->."""
-    path = DOCS / page
+def page(name: str) -> Path:
+    """Where a page or picture of docs/ is to be written: there, or in the folder for all files."""
+    instead = folder()
+    if instead is None:
+        return DOCS / name
+    path = instead / "docs" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists() and (DOCS / name).exists():
+        shutil.copyfile(DOCS / name, path)
+    return path
+
+
+def fill(name: str, parts: dict[str, str]) -> None:
+    """Replaces what a page of docs/ has between <!-- part: begin --> and <!-- part: end -->."""
+    path = page(name)
     text = path.read_text()
-    for name, part in parts.items():
-        begin = f"<!-- {name}: begin -->"
-        end = f"<!-- {name}: end -->"
+    for part, table in parts.items():
+        begin = f"<!-- {part}: begin -->"
+        end = f"<!-- {part}: end -->"
         before, rest = text.split(begin)
-        text = f"{before}{begin}\n{part}\n{end}{rest.split(end)[1]}"
+        text = f"{before}{begin}\n{table}\n{end}{rest.split(end)[1]}"
     path.write_text(text)

@@ -5,21 +5,18 @@ the page and its figures; delete the file to start afresh. Families and numbers 
 independent, so ``--jobs N`` runs N of them side by side, each in a process of its own.
 """
 
-import argparse
 import json
 import multiprocessing
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from pathlib import Path
 
 import jax
 
 import nestax as nx
 from nestax.study.rates import Rates
 from nestax.table import Table
-from pages import DOCS, fill
+from pages import fill, page
+from script import SMALL, parser, results, size
 
-HERE = Path(__file__).parent
-RESULTS = HERE / "results" / "rates.json"
 STAGED = ["SMVR", "SMVR in stages"]
 #: What is measured: seeds, numbers of levels, methods. Gaps spread more than gradients do.
 CELLS = {
@@ -28,7 +25,9 @@ CELLS = {
     "strongly convex": (96, (6, 3, 2, 1), STAGED),
     "convex": (32, (6, 3, 2, 1), [*STAGED, "SMVR in stages, regularised"]),
 }
-LONGEST = 2**18
+if SMALL:
+    CELLS = {"nonconvex": (2, (2, 1), ["SMVR"])}
+LONGEST = size(2**18, small=2**14)
 
 
 def measure(family: str, levels: int) -> dict:
@@ -38,8 +37,9 @@ def measure(family: str, levels: int) -> dict:
     return {"exponents": result.table.rows, "points": result.points.rows}
 
 
-def compute(results: Path, jobs: int) -> dict:
-    cells = json.loads(results.read_text()) if results.exists() else {}
+def compute(jobs: int) -> dict:
+    file = results("rates.json")
+    cells = json.loads(file.read_text()) if file.exists() else {}
     todo = [(f, k) for f, (_, levels, _) in CELLS.items() for k in levels if f"{f}, {k}" not in cells]
     # Started afresh: a forked process inherits threads of JAX that it cannot use.
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
@@ -48,7 +48,7 @@ def compute(results: Path, jobs: int) -> dict:
         }
         for done in as_completed(running):
             cells[running[done]] = done.result()
-            results.write_text(json.dumps(cells, indent=1))
+            file.write_text(json.dumps(cells, indent=1))
             print(running[done], flush=True)
     return cells
 
@@ -68,16 +68,12 @@ def write_page(cells: dict) -> None:
     for family in CELLS:
         result = gather(cells, family)
         name = family.replace(" ", "-")
-        result.plot(DOCS / "images" / f"rates-{name}.png")
-        result.points.to_csv(HERE / "results" / f"rates-{name}.csv")
+        result.plot(page(f"images/rates-{name}.png"))
+        result.points.to_csv(results(f"rates-{name}.csv"))
         fill("rates.md", {family: result.table.to_markdown()})
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--results", type=Path, default=RESULTS)
-    given = parser.parse_args()
-    measured = compute(given.results, given.jobs)
-    if given.results == RESULTS:
-        write_page(measured)
+    arguments = parser(__doc__)
+    arguments.add_argument("--jobs", type=int, default=1)
+    write_page(compute(arguments.parse_args().jobs))

@@ -8,7 +8,6 @@ least of three is told. The files are read before, so that they are likely to li
 system: what is measured is the library and not the disk.
 """
 
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -16,10 +15,12 @@ from pathlib import Path
 import numpy as np
 
 import nestax as nx
+from script import parser, size
 
 ASSETS = 30
 #: Batch sizes, and steps of a run.
-CASES = {4: 200_000, 64: 20_000, 512: 4_000}
+CASES = size({4: 200_000, 64: 20_000, 512: 4_000}, small={4: 200, 64: 20})
+ROWS = size(1_000_000, small=1_000)
 
 
 def batches(rows, size=4_096):
@@ -79,4 +80,6 @@ def main(count: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000)
+    arguments = parser(__doc__)
+    arguments.add_argument("rows", nargs="?", type=int, default=ROWS)
+    main(arguments.parse_args().rows)

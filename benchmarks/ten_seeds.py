@@ -12,13 +12,17 @@ import numpy as np
 
 import nestax as nx
 from pages import DOCS
+from script import parser, size
+
+SEEDS = size(10, small=1)
 
 if __name__ == "__main__":
+    parser(__doc__).parse_args()
     page = (DOCS / "getting-started.md").read_text()
     code = compile("\n".join(re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)), "page", "exec")
     usual = nx.minimize
     rows = []
-    for seed in range(10):
+    for seed in range(SEEDS):
         nx.minimize = functools.partial(usual, seed=seed)
         names: dict = {"__name__": "page"}
         with contextlib.redirect_stdout(io.StringIO()):

@@ -3,19 +3,20 @@
     nestax reproduce term --full --out FOLDER
     python benchmarks/tilted.py FOLDER
 
-The first needs NESTAX_DATA, or a network; the second only copies what the first has found.
+The first needs NESTAX_DATA, or a network; the second only copies what the first has found. With --small
+it makes a folder for itself, of a short run.
 """
 
 import csv
+import functools
 import shutil
-import sys
 from pathlib import Path
+from unittest import mock
 
 from nestax.table import Table
-from pages import DOCS, fill
+from pages import fill, page
+from script import SMALL, parser, results
 
-FIGURE = DOCS / "images" / "tilted.png"
-RESULTS = Path(__file__).parent / "results" / "tilted.csv"
 #: The columns of methods.csv that the page has room for.
 SHORT = [
     "set",
@@ -41,8 +42,8 @@ def write_page(folder: Path) -> None:
         "findings": "\n".join(f"* {row[0]}" for row in read(folder / "findings.csv").rows),
     }
     fill("tilted-results.md", parts)
-    shutil.copyfile(folder / "figure-3.png", FIGURE)
-    shutil.copyfile(folder / "methods.csv", RESULTS)
+    shutil.copyfile(folder / "figure-3.png", page("images/tilted.png"))
+    shutil.copyfile(folder / "methods.csv", results("tilted.csv"))
 
 
 def read(path: Path) -> Table:
@@ -63,5 +64,22 @@ def pick(table: Table, columns: list[str]) -> list[list]:
     return [[number(row[k]) for k in places] for row in table.rows]
 
 
+def short_run(folder: Path) -> None:
+    """What the first command writes, after 60 steps on two splits."""
+    from nestax.cli import app, reproduce
+
+    short = functools.partial(reproduce.reproduce_term, steps=60)
+    options = ["--seeds", "2", "--tune-seeds", "1", "--out", str(folder)]
+    with mock.patch.object(reproduce, "reproduce_term", short):
+        if app(["reproduce", "term", *options], standalone_mode=False):
+            raise SystemExit("nestax reproduce term has failed.")
+
+
 if __name__ == "__main__":
-    write_page(Path(sys.argv[1]))
+    arguments = parser(__doc__)
+    arguments.add_argument("folder", type=Path, nargs="?" if SMALL else None)
+    folder = arguments.parse_args().folder
+    if SMALL:
+        folder = results("run")
+        short_run(folder)
+    write_page(folder)

@@ -12,7 +12,6 @@ set, four further sources join the four that come with scikit-learn.
 
 import os
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 from sklearn.datasets import load_breast_cancer, load_digits, load_wine
@@ -25,9 +24,9 @@ from sklearn.preprocessing import StandardScaler
 import nestax as nx
 from nestax.table import Table
 from pages import fill
+from script import few, parser, results, size
 
-HERE = Path(__file__).parent
-SEEDS = 10
+SEEDS = size(10, small=2)
 IMBALANCE = 20
 NOISE = (0.3, 0.0)
 
@@ -77,13 +76,14 @@ def words(mean: float, deviation: float | None = None) -> str:
 
 
 if __name__ == "__main__":
+    parser(__doc__).parse_args()
     columns = ["source", *CLASSIFIERS]
     numbers = []
     tables = []
     for noise in NOISE:
         means = []
         rows = []
-        for name, (X, y) in sources().items():
+        for name, (X, y) in few(sources(), small=1).items():
             found = accuracies(X, y, noise)
             means.append(found.mean(axis=0))
             rows.append([name, *map(words, means[-1], found.std(axis=0, ddof=1))])
@@ -95,5 +95,5 @@ if __name__ == "__main__":
         share = f"{noise:.0%} of the train labels shuffled:" if noise else "No label shuffled:"
         tables.append(f"{share}\n\n{Table(columns, rows).to_markdown()}")
     header = ["source", "noise", "seed", *CLASSIFIERS]
-    Table(header, numbers).to_csv(HERE / "results" / "tilted_classifier.csv")
+    Table(header, numbers).to_csv(results("tilted_classifier.csv"))
     fill("scikit-learn.md", {"tilted classifier tables": "\n\n".join(tables)})

@@ -9,7 +9,6 @@ along the true one, as a multiple of it, at the end of the full gradient's run. 
 class another weight.
 """
 
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -20,11 +19,12 @@ from nestax.cli.reproduce import _sets
 from nestax.paper import tilted
 from nestax.run.sweep import grid
 from nestax.table import Table
+from script import SMALL, parser, results, size
 
-RESULTS = Path(__file__).parent / "results" / "tilted_noise.csv"
 FIRST_SEED = 2_000_000
-SPLITS = 8
-BATCHES = 20_000
+SPLITS = size(8, small=2)
+BATCHES = size(20_000, small=500)
+STEPS = size(tilted.STEPS, small=tilted.RECORDS)
 RATES = (1.0, 2.0, 5.0)
 METHODS = ("SCSC", "SMVR")
 COLUMNS = [
@@ -45,12 +45,12 @@ COLUMNS = [
 
 def main() -> None:
     rows = []
-    for name, (X, y) in _sets(full=True).items():
+    for name, (X, y) in _sets(full=not SMALL).items():
         X = tilted.features(X)
         seeds = [FIRST_SEED + k for k in range(SPLITS)]
         lanes = [tilted.Lane(seed, tilted.split_rows(X, y, seed)) for seed in seeds]
-        runner = tilted.Runner(2 * tilted.BATCH_SIZE * tilted.STEPS, tilted.BATCH_SIZE, tilted.STEPS)
-        full = [tilted.full_descent(lane.problem(), jnp.asarray(tilted.STEPS)) for lane in lanes]
+        runner = tilted.Runner(2 * tilted.BATCH_SIZE * STEPS, tilted.BATCH_SIZE, STEPS)
+        full = [tilted.full_descent(lane.problem(), jnp.asarray(STEPS)) for lane in lanes]
         biases = np.asarray([bias(lane, w) for lane, w in zip(lanes, full, strict=True)])
         print(f"{name}: pull {biases[:, 0].min():.3f} to {biases[:, 0].max():.3f}", flush=True)
         at_end = [*ends(lanes, full), 0.0, *map(float, biases.mean(axis=0))]
@@ -64,7 +64,7 @@ def main() -> None:
                 measured = ends(lanes, [run.w[k, 0] for run in runs])
                 rows.append([name, method, float(lr), float(beta), *measured, float(error), *["–"] * 3])
         jax.clear_caches()
-    Table(COLUMNS, rows).to_csv(RESULTS)
+    Table(COLUMNS, rows).to_csv(results("tilted_noise.csv"))
 
 
 def ends(lanes: list, weights: list) -> list[float]:
@@ -105,5 +105,6 @@ def bias(lane: tilted.Lane, w: jax.Array) -> tuple[float, float, float]:
 
 
 if __name__ == "__main__":
+    parser(__doc__).parse_args()
     jax.config.update("jax_enable_x64", True)
     main()

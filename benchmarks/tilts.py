@@ -7,15 +7,15 @@ rows and the same penalty, and is fitted by the full gradient of its own objecti
 Writes docs/images/tilts.png and prints the accuracies on new rows without wrong labels.
 """
 
-from pathlib import Path
-
 import matplotlib.pyplot as plt
 import numpy as np
 
 import nestax as nx
 from nestax.figures import COLOURS
+from pages import page
+from script import parser, size
 
-PICTURE = Path(__file__).parent.parent / "docs" / "images" / "tilts.png"
+STEPS = size(4_000, small=10)
 PANELS = {
     (0.0, 0.0): "no tilt: the mean of all rows",
     (-2.0, 0.0): "inner tilt −2: wrong labels do not count",
@@ -41,6 +41,7 @@ def rows(rng, common, rare, wrong=0):
 
 
 if __name__ == "__main__":
+    parser(__doc__).parse_args()
     rng = np.random.default_rng(0)
     X, y, wrong = rows(rng, 200, 20, WRONG)
     new, truth, _ = rows(rng, 20_000, 20_000)
@@ -48,7 +49,7 @@ if __name__ == "__main__":
     grid = np.meshgrid(np.linspace(-4.2, 4.4, 300), np.linspace(-4.0, 3.6, 300))
     for axis, ((inner, outer), title) in zip(axes.flat, PANELS.items(), strict=True):
         model = nx.sklearn.TiltedClassifier(
-            inner_tilt=inner, outer_tilt=outer, method="exact", max_iter=4_000, random_state=0
+            inner_tilt=inner, outer_tilt=outer, method="exact", max_iter=STEPS, random_state=0
         ).fit(X, y)
         right = model.predict(new) == truth
         found = [right[truth == k].mean() for k in (0, 1)]
@@ -87,4 +88,4 @@ if __name__ == "__main__":
     line = plt.Line2D([], [], color="black", lw=1.8)
     names.append("boundary")
     figure.legend([*handles, line], names, loc="outside lower center", ncols=4, frameon=False)
-    figure.savefig(PICTURE, dpi=130, facecolor="white")
+    figure.savefig(page("images/tilts.png"), dpi=130, facecolor="white")

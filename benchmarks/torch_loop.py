@@ -1,11 +1,10 @@
 """Dense SMVR on the mean-deviation portfolio in PyTorch, Jacobians by ``torch.func.jacrev``.
 
 ``python benchmarks/torch_loop.py case.npz`` prints one JSON line: microseconds of CPU time and of
-wall time per step, and the weights after the rows ``indices`` of the case. It needs PyTorch and
-NumPy only, so it runs in an environment of its own.
+wall time per step, and the weights after the rows ``indices`` of the case; with --small it makes up a
+case. It needs PyTorch and NumPy only, so it runs in an environment of its own.
 """
 
-import argparse
 import json
 import time
 
@@ -14,6 +13,11 @@ import torch
 from torch.func import jacrev
 
 from portfolio import Settings, random_indices
+from script import SMALL, parser, size
+
+#: Steps of a short and of a long run, and how often both are timed.
+LENGTHS = size((20, 120), small=(2, 4))
+ROUNDS = size(4, small=1)
 
 
 def project_simplex(x: torch.Tensor) -> torch.Tensor:
@@ -88,15 +92,24 @@ def measure(rows: torch.Tensor, settings: Settings, short: int, long: int, round
     return {"cpu": cpu, "wall": wall}
 
 
+def made_up() -> dict[str, np.ndarray]:
+    """A case of 50 rows and 3 assets."""
+    rows = np.random.default_rng(0).standard_normal((50, 3), np.float32)
+    return {"rows": rows, "indices": random_indices(5, len(rows)), "settings": np.array(Settings())}
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("case", help="an .npz file with rows, indices and settings")
-    case = np.load(parser.parse_args().case)
+    arguments = parser(__doc__)
+    arguments.add_argument(
+        "case", nargs="?" if SMALL else None, help="an .npz file: rows, indices, settings"
+    )
+    given = arguments.parse_args().case
+    case = made_up() if given is None else np.load(given)
     torch.set_num_threads(1)
     rows = torch.as_tensor(case["rows"])
     settings = Settings(*case["settings"].tolist())
     w = smvr(rows, torch.as_tensor(case["indices"]), settings)
-    took = measure(rows, settings, 20, 120, 4)
+    took = measure(rows, settings, *LENGTHS, ROUNDS)
     print(json.dumps({**took, "w": w.tolist(), "version": torch.__version__}))
 
 
