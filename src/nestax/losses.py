@@ -1,0 +1,202 @@
+"""Losses with a mean inside, for a batch and a memory: ``value, state = loss(..., state, beta=...)``.
+
+Each is a few lines around ``nx.track``, whose ``beta`` and ``lagged`` it takes. The state is
+``nx.track_init(0.0)``, and for losses that take an ``index`` it has one row per row of the data,
+``nx.track_init(0.0, n=...)``. With beta=1 nothing is remembered. ``nestax.torch`` has the same losses
+as modules.
+
+Losses over some of the rows, events or positives, are divided by the number of all rows in the batch. A
+division by how many of the former it happens to hold would bring back a bias that no memory removes.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, PyTree
+
+from nestax.errors import POSITIVE, UNIT, SettingError, check_setting
+from nestax.parts.track import TrackState, track
+
+Tracked = tuple[Array, TrackState]
+
+
+def log_mean_exp(s: Array, state: TrackState | None, index: Any = None, **memory: Any) -> Tracked:
+    """log E exp(s): of a batch of exponents along the last axis, and one per row with ``index``.
+
+    Also importance-weighted bounds, E_x log E_z exp(log p(x, z) − log q(z|x)), which few samples z make
+    too low: ``s`` are log weights, rows × samples, and ``index`` the rows of x.
+
+    Reference: Burda, Grosse, Salakhutdinov, ICLR 2016.
+    """
+    mean = jax.nn.logsumexp(s, axis=-1) - np.log(s.shape[-1])
+    return track(mean, state, index, log=True, **memory)
+
+
+def kl_robust(losses: Array, state: TrackState | None, *, temperature: Any, **memory: Any) -> Tracked:
+    """λ log E exp(ℓ/λ) = max over q of E_q ℓ − λ·KL(q ‖ p): the loss when the worst rows count more.
+
+    Args:
+        losses: one per row of the batch.
+        temperature: λ > 0; large is the mean, small the largest loss.
+
+    Reference: Qi, Guo, Xu, Jin, Yang, NeurIPS 2021.
+    """
+    check_setting("temperature", temperature, *POSITIVE)
+    value, state = log_mean_exp(losses / temperature, state, **memory)
+    return temperature * value, state
+
+
+def cvar_robust(losses: Array, state: TrackState | None, *, share: float, **memory: Any) -> Tracked:
+    """t + E (ℓ − t)₊ / share: the mean of the largest losses, with a tracked quantile t.
+
+    Any t gives an upper bound of it in the mean, and the right one the least; so an error of t counts
+    only to the second order, and t needs no derivative.
+
+    Args:
+        losses: one per row of the batch.
+        share: of the rows that count, in (0, 1]; 1 is the mean.
+
+    Reference: Rockafellar, Uryasev, J. Risk 2000.
+    """
+    check_setting("share", share, *UNIT)
+    fresh = jnp.quantile(jax.lax.stop_gradient(losses), 1 - share)
+    t, state = track(fresh, state, **memory)
+    return t + jnp.mean(jnp.maximum(losses - t, 0)) / share, state
+
+
+def donsker_varadhan(joint: Array, marginal: Array, state: TrackState | None, **memory: Any) -> Tracked:
+    """E_p T − log E_q exp(T), a lower bound of KL(p ‖ q), and of a mutual information; to be maximised.
+
+    Args:
+        joint: T of draws of p. marginal: T of draws of q.
+
+    Reference: Donsker, Varadhan, Comm. Pure Appl. Math. 1983; Belghazi et al., ICML 2018, who track it.
+    """
+    inner, state = log_mean_exp(marginal, state, **memory)
+    return jnp.mean(joint) - inner, state
+
+
+def info_nce(
+    similarity: Array, state: TrackState | None, index: Any, *, temperature: Any, **memory: Any
+) -> Tracked:
+    """Mean over anchors i of log E_{j≠i} exp((s_ij − s_ii)/τ): all negatives are remembered.
+
+    Args:
+        similarity: s_ij of anchor i and candidate j of the batch, rows × rows; partners on the diagonal.
+        index: the anchors as rows of the data.
+        temperature: τ > 0.
+
+    Reference: van den Oord, Li, Vinyals, arXiv 1807.03748; Yuan et al., ICML 2022, who track it.
+    """
+    check_setting("temperature", temperature, *POSITIVE)
+    rows = _batch("info_nce", similarity)
+    own = jnp.eye(rows, dtype=bool)
+    s = (similarity - jnp.diagonal(similarity)[:, None]) / temperature
+    s = jnp.where(own, -jnp.inf, s) + np.log(rows / (rows - 1))
+    each, state = log_mean_exp(s, state, index, **memory)
+    return jnp.mean(each), state
+
+
+def cox(
+    risk: Array,
+    time: Array,
+    event: Array,
+    state: TrackState | None,
+    index: Any,
+    *,
+    ties: Array | None = None,
+    **memory: Any,
+) -> Tracked:
+    """Cox's negative log partial likelihood per row: 1/n Σ_i δ_i (log Σ_{j: T_j ≥ T_i} e^{h_j} − h_i).
+
+    δ_i tells events from censored rows, i and j range over all n rows of the data. A batch holds some of
+    them, drawn without replacement: beside row i its other rows stand for the other n − 1, and every row
+    remembers its own sum.
+
+    Args:
+        risk: h, the log hazard of every row of the batch.
+        time, event: when its follow-up ended, and whether with an event (1) or censored (0).
+        state: ``nx.track_init(0.0, n=n)``.
+        index: the rows of the data that the batch is.
+        ties: of every row of the batch, from ``efron_ties(time, event)`` of all the data; None leaves
+            tied events in each other's risk sets, as Breslow does.
+
+    Reference: Cox, J. R. Stat. Soc. B 1972; Breslow, Biometrics 1974; Efron, J. Am. Stat. Assoc. 1977.
+    """
+    if state is None or not state.count.ndim:
+        raise SettingError("cox needs to know how many rows the data have: nx.track_init(0.0, n=...).")
+    n = state.count.shape[0]
+    rows = _batch("cox", risk)
+    time, event = jnp.asarray(time), jnp.asarray(event)
+    share = jnp.where(jnp.eye(rows, dtype=bool), 1.0, (n - 1) / (rows - 1)).astype(risk.dtype)
+    inside = (time[None, :] >= time[:, None]).astype(risk.dtype)
+    if ties is not None:
+        tied = (time[None, :] == time[:, None]) & (event[None, :] > 0)
+        inside = inside - jnp.asarray(ties, risk.dtype)[:, None] * tied
+    counts = share * inside
+    # A logarithm of 0 would make a derivative of NaN, even where it is not chosen.
+    at_risk = counts > 0
+    weight = jnp.log(jnp.where(at_risk, counts, 1))
+    s = jnp.where(at_risk, risk[None, :] + weight, -jnp.inf) + np.log(rows)
+    total, state = log_mean_exp(s, state, index, **memory)
+    return jnp.mean(jnp.where(event > 0, total - risk, 0)), state
+
+
+def efron_ties(time: Any, event: Any) -> np.ndarray:
+    """What Efron's method takes off: l/d for event l = 0, 1, … of the d events at one time, else 0.
+
+    To be computed once, of all the data.
+    """
+    time = np.asarray(time)
+    happened = np.asarray(event) > 0
+    ties = np.zeros(len(time))
+    for when in np.unique(time[happened]):
+        tied = np.flatnonzero(happened & (time == when))
+        ties[tied] = np.arange(len(tied)) / len(tied)
+    return ties
+
+
+def average_precision(
+    scores: Array,
+    labels: Array,
+    state: TrackState | None,
+    index: Any,
+    *,
+    margin: float = 1.0,
+    **memory: Any,
+) -> Tracked:
+    """Average precision, smoothed: −1/n Σ_i y_i (Σ_j y_j ℓ(h_j − h_i) / Σ_j ℓ(h_j − h_i)).
+
+    That is minus the average precision times the share of positive rows. i and j range over all n rows
+    of the data, and ℓ(s) = max(0, margin + s)². Beside row i the other rows of a batch stand for the
+    other n − 1.
+
+    Args:
+        scores, labels: h and y (1 or 0) of every row of the batch, drawn without regard to the label.
+        state: ``nx.track_init(jnp.zeros(2), n=n)``, n being the rows of the data.
+        index: the rows of the data that the batch is.
+
+    Reference: Qi, Luo, Xu, Ji, Yang, NeurIPS 2021.
+    """
+    check_setting("margin", margin, *POSITIVE)
+    rows = _batch("average_precision", scores)
+    others = 1 - jnp.eye(rows, dtype=scores.dtype)
+    loss = others * jnp.maximum(margin + scores[None, :] - scores[:, None], 0) ** 2
+    y = jnp.asarray(labels, scores.dtype)
+    ranks = jnp.stack([loss @ y, jnp.sum(loss, 1)], axis=1) / (rows - 1)
+    ranks, state = track(ranks, state, index, **memory)  # refuses a state without rows
+    own = margin**2 / max(state.count.shape[0] - 1, 1)
+    precision = (ranks[:, 0] + own) / (ranks[:, 1] + own)
+    return -jnp.mean(y * precision), state
+
+
+def _batch(name: str, rows: PyTree) -> int:
+    """How many rows a batch has that compares them with each other."""
+    size = rows.shape[0] if rows.ndim else 0
+    if size < 2:
+        raise SettingError(
+            f"{name} compares the rows of a batch with each other and needs at least two."
+        )
+    return size

@@ -1,0 +1,169 @@
+"""Losses with a mean inside: exact on all rows, right in the mean, better with memory than without."""
+
+import itertools
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tests.support.compare import assert_same
+from tests.support.losses import BATCH, LOSSES, N, data, steps_of
+
+import nestax as nx
+
+BETA = 0.2
+ALL = jnp.arange(N)
+
+
+def exact(name, h):
+    """The loss of all rows, in NumPy and with loops."""
+    time, event, y = (np.asarray(x) for x in (data.time, data.event, data.labels))
+    h = np.asarray(h)
+    if name == "kl_robust":
+        return 0.5 * np.log(np.mean(np.exp(h / 0.5)))
+    if name == "log_mean_exp":
+        return np.log(np.mean(np.exp(h)))
+    if name == "donsker_varadhan":
+        return np.mean(h) - np.log(np.mean(np.exp(2 * h)))
+    if name == "cvar_robust":
+        return np.sort(h)[-N // 4 :].mean()
+    if name == "info_nce":
+        s = np.outer(h, h) / 0.7
+        terms = [[np.exp(s[i, j] - s[i, i]) for j in range(N) if j != i] for i in range(N)]
+        return np.mean(np.log(np.mean(terms, axis=1)))
+    if name == "average_precision":
+        loss = lambda i, j: max(0.0, 1 + h[j] - h[i]) ** 2
+        share = lambda i: sum(y[j] * loss(i, j) for j in range(N)) / sum(loss(i, j) for j in range(N))
+        return -sum(share(i) for i in range(N) if y[i]) / N
+    total = 0.0
+    for when in np.unique(time[event > 0]):
+        tied = [i for i in range(N) if time[i] == when and event[i]]
+        at_risk = sum(np.exp(h[j]) for j in range(N) if time[j] >= when)
+        together = sum(np.exp(h[i]) for i in tied)
+        for k, i in enumerate(tied):
+            taken = k / len(tied) * together if name == "cox, efron" else 0
+            total += np.log(at_risk - taken) - h[i]
+    return total / N
+
+
+def slope(fn, h, step=1e-6):
+    """Central differences."""
+    moved = [[fn(h + sign * step * e) for sign in (1, -1)] for e in np.eye(N)]
+    return np.array([(up - down) / (2 * step) for up, down in moved])
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_all_rows_without_memory_are_the_exact_loss(name):
+    h = np.asarray(data.h)
+    kind = LOSSES[name]
+    call = lambda h: kind.call(h, ALL, kind.state(), beta=1.0)[0]
+    value, grad = jax.value_and_grad(call)(jnp.asarray(h))
+    assert_same(value, exact(name, h), 1e-10)
+    if name != "cvar_robust":  # its quantile is not moved
+        assert_same(grad, slope(partial(exact, name), h), 1e-7)
+
+
+@pytest.mark.parametrize("name", ["cox", "cox, efron"])
+def test_the_sum_over_a_risk_set_is_right_in_the_mean(name):
+    """Over all batches that hold row i: the mean of what is tracked is the sum over all rows."""
+    kind = LOSSES[name]
+    seen = np.zeros(N)
+    for rows in itertools.combinations(range(N), 3):
+        _, state = kind.call(data.h[jnp.asarray(rows)], jnp.asarray(rows), kind.state(), beta=1.0)
+        seen[list(rows)] += np.exp(np.asarray(state.value)[list(rows)])
+    seen /= sum(1 for rows in itertools.combinations(range(N), 3) if 0 in rows)
+    time, event, h = (np.asarray(x) for x in (data.time, data.event, data.h))
+    ties = nx.losses.efron_ties(time, event) if name == "cox, efron" else np.zeros(N)
+    for i in range(N):
+        tied = (time == time[i]) & (event > 0)
+        assert_same(seen[i], np.sum(np.exp(h) * ((time >= time[i]) - ties[i] * tied)), 1e-10)
+
+
+@pytest.mark.parametrize("name", [name for name in LOSSES if name != "cvar_robust"])
+def test_gradients_of_small_batches_are_nearer_to_the_truth_with_memory(name):
+    """Their mean over many batches at fixed weights, compared with the exact gradient."""
+    kind = LOSSES[name]
+    truth = slope(partial(exact, name), np.asarray(data.h))
+    scaled = lambda beta: np.linalg.norm(mean_gradient(kind, beta) - truth) / np.linalg.norm(truth)
+    assert scaled(0.02) < 0.25 * scaled(1.0)
+
+
+def batches(count):
+    draw = lambda key: jax.random.choice(key, N, (BATCH,), replace=False)
+    return jax.vmap(draw)(jax.random.split(jax.random.key(0), count))
+
+
+def mean_gradient(kind, beta, steps=4_000):
+    def step(state, rows):
+        loss = lambda h: kind.call(h[rows], rows, state, beta=beta)
+        grad, state = jax.grad(loss, has_aux=True)(data.h)
+        return state, grad
+
+    return np.mean(jax.lax.scan(step, kind.state(), batches(steps))[1][steps // 10 :], axis=0)
+
+
+def test_cvar_of_small_batches_is_far_too_low_without_memory():
+    kind = LOSSES["cvar_robust"]
+    truth = exact("cvar_robust", data.h)
+
+    def mean_value(**memory):
+        step = lambda state, rows: kind.call(data.h[rows], rows, state, **memory)[::-1]
+        return jnp.mean(jax.lax.scan(step, kind.state(), batches(2_000))[1][200:])
+
+    assert mean_value(beta=1.0) < truth - 0.15
+    assert abs(mean_value(beta=0.02, lagged=True) - truth) < 0.03
+
+
+def test_a_batch_without_an_event_or_a_positive_row_is_worth_nothing():
+    zero = jnp.zeros(3)
+    rows = jnp.arange(3)
+    h = data.h[:3]
+    state = nx.track_init(0.0, n=N)
+    loss = lambda h: nx.losses.cox(h, data.time[:3], zero, state, rows, beta=BETA)[0]
+    assert_same(loss(h), 0)
+    assert_same(jax.grad(loss)(h), np.zeros(3))
+    ranks = nx.track_init(jnp.zeros(2), n=N)
+    loss = lambda h: nx.losses.average_precision(h, zero, ranks, rows, beta=BETA)[0]
+    assert_same(loss(h), 0)
+    assert_same(jax.grad(loss)(h), np.zeros(3))
+
+
+def test_efron_ties():
+    ties = nx.losses.efron_ties([2, 1, 2, 2, 3, 2], [1, 1, 0, 1, 0, 1])
+    assert_same(ties, [0, 0, 0, 1 / 3, 0, 2 / 3])
+
+
+def test_the_same_steps_as_by_hand():
+    """What the modules of other frameworks are compared with is itself checked: a log of a mean."""
+    u = None
+    state = nx.track_init(0.0)
+    for h, _ in steps_of():
+        u = np.mean(np.exp(h)) if u is None else (1 - BETA) * u + BETA * np.mean(np.exp(h))
+        value, state = nx.losses.log_mean_exp(jnp.asarray(h), state, beta=BETA)
+        assert_same(value, np.log(u))
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (
+            lambda: nx.losses.kl_robust(data.h, None, temperature=0, beta=BETA),
+            "temperature must be positive",
+        ),
+        (lambda: nx.losses.cvar_robust(data.h, None, share=0, beta=BETA), "share must be in .0, 1."),
+        (lambda: nx.losses.cox(data.h, data.time, data.event, None, ALL, beta=BETA), "how many rows"),
+        (
+            lambda: nx.losses.cox(data.h[:1], data.time[:1], data.event[:1], LOSSES["cox"].state(), [0]),
+            "at least two",
+        ),
+        (lambda: nx.losses.log_mean_exp(data.h, None), "either beta=, a number"),
+        (
+            lambda: nx.losses.average_precision(data.h, data.labels, None, ALL, beta=BETA),
+            "how many rows it has",
+        ),
+    ],
+)
+def test_one_sentence_each(call, sentence):
+    with pytest.raises(nx.SettingError, match=sentence):
+        call()

@@ -1,0 +1,83 @@
+"""The losses as modules of PyTorch against ``nx.losses``; run by ``make test-torch``."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tests.support.compare import assert_same
+from tests.support.losses import LOSSES, N, data, steps_of
+
+import nestax as nx
+
+torch = pytest.importorskip("torch")
+
+import nestax.torch as nt  # noqa: E402
+
+BETA = 0.2
+as_tensor = lambda x: torch.tensor(np.asarray(x))
+TIME, EVENT, LABELS = (as_tensor(x) for x in (data.time, data.event, data.labels))
+TIES = as_tensor(nx.losses.efron_ties(data.time, data.event))
+
+MODULES = {
+    "log_mean_exp": (nt.LogMeanExp, {}, lambda m, h, rows: m(h)),
+    "kl_robust": (nt.KLRobust, {"temperature": 0.5}, lambda m, h, rows: m(h)),
+    "cvar_robust": (nt.CVaRRobust, {"share": 0.25}, lambda m, h, rows: m(h)),
+    "donsker_varadhan": (nt.DonskerVaradhan, {}, lambda m, h, rows: m(h, 2 * h)),
+    "info_nce": (
+        nt.InfoNCE,
+        {"n": N, "temperature": 0.7},
+        lambda m, h, rows: m(torch.outer(h, h), rows),
+    ),
+    "cox": (nt.Cox, {"n": N}, lambda m, h, rows: m(h, TIME[rows], EVENT[rows], rows)),
+    "cox, efron": (nt.Cox, {"n": N}, lambda m, h, rows: m(h, TIME[rows], EVENT[rows], rows, TIES[rows])),
+    "average_precision": (nt.AveragePrecision, {"n": N}, lambda m, h, rows: m(h, LABELS[rows], rows)),
+}
+
+
+def test_every_loss_is_here():
+    assert MODULES.keys() == LOSSES.keys()
+
+
+@pytest.mark.parametrize("lagged", [False, True])
+@pytest.mark.parametrize("name", LOSSES)
+def test_fifty_steps(name, lagged):
+    make, options, call = MODULES[name]
+    module = make(beta=BETA, lagged=lagged, dtype=torch.float64, **options)
+    state = LOSSES[name].state()
+
+    @jax.jit
+    def value_and_grad(h, rows, state):
+        loss = lambda h: LOSSES[name].call(h, rows, state, beta=BETA, lagged=lagged)
+        return jax.value_and_grad(loss, has_aux=True)(h)
+
+    for scores, rows in steps_of():
+        h = torch.tensor(scores, requires_grad=True)
+        value = call(module, h, torch.tensor(rows))
+        value.backward()
+        (expected, state), grad = value_and_grad(jnp.asarray(scores), jnp.asarray(rows), state)
+        assert_same(value.detach(), expected)
+        assert_same(h.grad, grad)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_in_eval_mode_it_is_the_loss_of_the_batch(name):
+    make, options, call = MODULES[name]
+    module = make(beta=BETA, dtype=torch.float64, **options)
+    scores, rows = steps_of()[0]
+    call(module, torch.tensor(scores + 1), torch.tensor(rows))
+    value = call(module.eval(), torch.tensor(scores), torch.tensor(rows))
+    expected, _ = LOSSES[name].call(jnp.asarray(scores), rows, LOSSES[name].state(), beta=1.0)
+    assert_same(value, expected)
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda: nt.KLRobust(temperature=0, beta=BETA), "temperature must be positive; got 0"),
+        (lambda: nt.CVaRRobust(share=0, beta=BETA), "share must be in .0, 1.; got 0"),
+        (lambda: nt.Cox(N, beta=BETA)(torch.ones(1), TIME[:1], EVENT[:1], [0]), "at least two"),
+    ],
+)
+def test_one_sentence_each(call, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        call()
