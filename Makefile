@@ -6,8 +6,8 @@ READY := $(VENV)/.ready
 # Exact versions, so that a change is all that changes. `make test CONSTRAINTS=` takes the newest instead.
 CONSTRAINTS ?= constraints.txt
 
-.PHONY: help demo test test-slow test-kills test-users test-typed test-matrix fuzz fuzz-short lint types constraints \
-	upgrade bench bench-torch portfolio-table memory-table rates autotune-table clean
+.PHONY: help demo test test-slow test-kills test-users test-typed test-torch test-benchmarks test-matrix fuzz \
+	fuzz-short lint types constraints upgrade bench bench-torch portfolio-table memory-table rates autotune-table clean
 help:
 	@echo "make demo        solve a portfolio on made-up returns; leaves demo/report.html"
 	@echo "make test        all tests but the slow ones and the pages of the docs"
@@ -15,6 +15,8 @@ help:
 	@echo "make test-kills  the slow ones about checkpoints: killed processes, random chains"
 	@echo "make test-users  the tests of equal bits and all pages, on programs compiled as users compile them"
 	@echo "make test-typed  the tests of the mathematics, with annotations checked at run time"
+	@echo "make test-torch  the tests of what needs PyTorch or Flax, in an environment of their own"
+	@echo "make test-benchmarks   every program of benchmarks/ with tiny sizes"
 	@echo "make test-matrix some tests with the oldest and the newest versions of all dependencies"
 	@echo "make fuzz        100,000 damaged files, for everything that reads files"
 	@echo "make fuzz-short  some thousand of them, in less than a minute"
@@ -25,7 +27,7 @@ help:
 	@echo "make memory-table      what memory is worth on 21 problems (NESTAX_DATA), into docs/memory.md"
 	@echo "make rates             how samples grow with accuracy, into docs/rates.md (hours; --jobs helps)"
 	@echo "make autotune-table    settings found by themselves against a grid, into docs/theory.md"
-	@echo "make bench       the speed tables (bench-torch installs PyTorch for one row of them)"
+	@echo "make bench       the speed tables, and what is slower than kept (bench-torch adds a row of PyTorch)"
 
 $(READY): pyproject.toml $(CONSTRAINTS)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -37,7 +39,7 @@ demo: $(READY)
 	$(BIN)/nestax demo --out demo --overwrite
 
 test: $(READY)
-	$(BIN)/python -m pytest -m "not slow and not page" -n 2 --dist worksteal
+	$(BIN)/python -m pytest -m "not slow and not page and not small" -n 2 --dist worksteal
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow
@@ -55,6 +57,18 @@ test-users: $(READY)
 test-typed: $(READY)
 	$(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal --jaxtyping-packages=nestax,beartype.beartype \
 		tests/estimators tests/laws tests/chain/test_level.py tests/draws/test_source.py
+
+# PyTorch takes a gigabyte, and Flax brings twenty packages: no other test needs them. The version is
+# pinned, as the newest may be one for GPUs, which takes several.
+test-torch:
+	test -x .venv-torch/bin/python || $(PYTHON) -m venv .venv-torch
+	.venv-torch/bin/python -m pip install --quiet $(addprefix --constraint=,$(CONSTRAINTS)) \
+		--editable ".[flax]" torch==2.13.0 pytest
+	.venv-torch/bin/python -m pytest tests/torch tests/test_nnx.py \
+		tests/test_docs.py::test_code_of_a_framework_runs
+
+test-benchmarks: $(READY)
+	$(BIN)/python -m pytest -m small -n 2 --dist worksteal tests/benchmarks
 
 test-matrix:
 	$(PYTHON) .ci/matrix

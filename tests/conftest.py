@@ -34,6 +34,9 @@ def quick_flags() -> str:
 if "PYTEST_XDIST_WORKER" not in os.environ and AS_USERS not in os.environ:  # workers inherit them
     os.environ["XLA_FLAGS"] = quick_flags()
 
+# Tests compile for themselves, and keep nothing in anybody's home.
+os.environ["NESTAX_COMPILED"] = ""
+
 import jax  # noqa: E402
 import pytest  # noqa: E402
 

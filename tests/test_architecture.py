@@ -14,6 +14,7 @@ SOURCE = Path(nestax.__file__).parent
 HOUSE = [
     "version",
     "moved",
+    "compiling",
     "errors",
     "trees",
     "table",
@@ -24,6 +25,7 @@ HOUSE = [
     "chain",
     "problems",
     "parts",
+    "losses",
     "theory",
     "steps",
     "estimators",
@@ -35,6 +37,9 @@ HOUSE = [
     "testing",
     "datasets",
     "sklearn",
+    "equinox",
+    "nnx",
+    "torch",
     "report",
     "paper",
     "cli",
@@ -114,9 +119,23 @@ def test_importing_nestax_imports_neither_jax_nor_anything_heavy():
 
 
 def test_using_nestax_imports_no_optional_package():
-    optional = "{'sklearn', 'matplotlib', 'pandas', 'pooch', 'pyarrow', 'orbax', 'grain', 'typer'}"
+    optional = (
+        "{'sklearn', 'matplotlib', 'pandas', 'pooch', 'pyarrow', 'orbax', 'grain', 'flax', 'torch'}"
+    )
     code = f"import sys, nestax; nestax.minimize, nestax.sweep; print({optional} & set(sys.modules))"
     assert run(code).strip() == "set()"
+
+
+@pytest.mark.parametrize(
+    ("package", "module", "sentence"),
+    [
+        ("torch", "torch", "nestax.torch needs PyTorch: pip install nestax[torch]."),
+        ("flax", "nnx", "nestax.nnx needs Flax: pip install nestax[flax]."),
+    ],
+)
+def test_a_missing_package_is_named(package, module, sentence):
+    code = f"import sys; sys.modules[{package!r}] = None\nimport nestax\ntry:\n    nestax.{module}"
+    assert run(f"{code}\nexcept ImportError as error:\n    print(error)").strip() == sentence
 
 
 def test_help_does_not_import_jax():

@@ -14,6 +14,17 @@ DOCS = sorted((ROOT / "docs").rglob("*.md"))
 PAGES = [README, *DOCS]
 
 
+def run_blocks(page: Path, space: dict, mark: str = "") -> int:
+    """Runs the blocks of Python with that mark behind the word, in order; how many there are."""
+    text = page.read_text()
+    blocks = list(re.finditer(rf"^```python{mark}\n(.*?)^```", text, re.M | re.S))
+    with jax.enable_x64(False):  # as a reader has it
+        for match in blocks:
+            line = text[: match.start()].count("\n") + 1
+            exec(compile("\n" * line + match.group(1), str(page), "exec"), space)
+    return len(blocks)
+
+
 @pytest.mark.parametrize(
     "page",
     [README, *(pytest.param(page, marks=pytest.mark.page) for page in DOCS)],
@@ -21,14 +32,17 @@ PAGES = [README, *DOCS]
 )
 def test_code_runs(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    space: dict = {"__name__": "__docs__"}
-    with jax.enable_x64(False):  # as a reader has it
-        for match in re.finditer(r"^```python\n(.*?)^```", page.read_text(), re.M | re.S):
-            line = page.read_text()[: match.start()].count("\n") + 1
-            code = "\n" * line + match.group(1)
-            exec(compile(code, str(page), "exec"), space)
+    run_blocks(page, {"__name__": "__docs__"})
     if page == README:  # prints the number it promises
         assert capsys.readouterr().out.splitlines()[:2] == ["F(w) = 0.1108", "F*   = 0.1108"]
+
+
+@pytest.mark.parametrize("package", ["torch", "flax"])
+def test_code_of_a_framework_runs(package, tmp_path, monkeypatch):
+    """Blocks marked with the name of a package; ``make test-torch`` runs them."""
+    pytest.importorskip(package)
+    monkeypatch.chdir(tmp_path)
+    assert sum(run_blocks(page, {"__name__": "__docs__"}, f" {package}") for page in PAGES)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)

@@ -13,10 +13,15 @@ from nestax.moved import moved_name as _moved_name
 from nestax.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from nestax import nnx as nnx
     from nestax import sklearn as sklearn
+    from nestax import torch as torch
     from nestax.names import *  # noqa: F403
 
 _install()
+
+#: Modules that need a package which is optional.
+_OPTIONAL = ("sklearn", "torch", "nnx")
 
 
 def _public() -> dict[str, Any]:
@@ -28,13 +33,14 @@ def _public() -> dict[str, Any]:
 def __getattr__(name: str) -> Any:
     if name.startswith("__") and name != "__all__":
         raise AttributeError(f"module 'nestax' has no attribute {name!r}")
-    if name == "sklearn":  # needs scikit-learn, which is optional
-        return importlib.import_module("nestax.sklearn")
+    if name in _OPTIONAL:
+        return importlib.import_module(f"nestax.{name}")
     if name in _MOVED:
         return _moved_name(name)
     public = _public()
     globals().update(public)
     if name == "__all__":
+        # Names for ``from nestax import *``, which would fail where PyTorch or Flax is missing.
         return sorted([*public, "sklearn"])
     if name in globals():
         return globals()[name]

@@ -1,7 +1,9 @@
 """Every public name of ``nestax`` itself, and where it lives; ``nestax/__init__`` hands them out."""
 
 import nestax.datasets as datasets
+import nestax.equinox as equinox
 import nestax.linear_oracles as linear_oracles
+import nestax.losses as losses
 import nestax.parts as parts
 import nestax.problems as problems
 import nestax.projections as projections
@@ -13,6 +15,7 @@ import nestax.theory as theory
 from nestax.chain.level import Level as Level
 from nestax.chain.problem import Problem as Problem
 from nestax.chain.prox import Prox as Prox
+from nestax.compiling import speed_up as speed_up
 from nestax.draws.blocks import Blocks as Blocks
 from nestax.draws.source import Batch as Batch
 from nestax.draws.source import Groups as Groups
@@ -31,6 +34,9 @@ from nestax.parts.estimator import AbstractEstimator as AbstractEstimator
 from nestax.parts.estimator import Estimate as Estimate
 from nestax.parts.estimator import draw_batches as draw_batches
 from nestax.parts.step_rule import Method as Method
+from nestax.parts.track import TrackState as TrackState
+from nestax.parts.track import track as track
+from nestax.parts.track import track_init as track_init
 from nestax.run.minimize import minimize as minimize
 from nestax.run.result import Continuation as Continuation
 from nestax.run.result import Result as Result

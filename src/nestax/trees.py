@@ -7,13 +7,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
+from nestax.errors import is_traced
+
 
 def cast(tree: PyTree, dtype: Any) -> PyTree:
     """Every floating-point array as ``dtype``; everything else untouched."""
 
     def one(x: Any) -> Any:
-        floating = hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.floating)
-        return jnp.asarray(x, dtype) if floating else x
+        if not (hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jnp.floating)):
+            return x
+        if x.ndim == 0 and not is_traced(x):  # a number: on the host nothing is compiled for it
+            x = np.asarray(x, dtype)
+        return jnp.asarray(x, dtype)
 
     return jax.tree.map(one, tree)
 
@@ -40,19 +45,28 @@ def is_array(x: Any) -> bool:
     return isinstance(x, jax.Array | np.ndarray)
 
 
+def on_host(x: Any) -> Any:
+    """An array of NumPy, in the dtype that it will have as one of JAX; an array of JAX as it is."""
+    if isinstance(x, jax.Array):
+        return x
+    host = np.asarray(x)
+    with np.errstate(over="ignore"):  # what is too large becomes infinite
+        return host.astype(jax.dtypes.canonicalize_dtype(host.dtype), copy=False)
+
+
 def on_device(x: Any) -> Array:
     """An array of JAX. ``jnp.asarray`` would compile a program for every new shape, and keep it."""
     return x if isinstance(x, jax.Array) else jax.device_put(np.asarray(x))
 
 
-def first_nonfinite(x: Array) -> tuple[np.ndarray, int] | None:
+def first_nonfinite(x: Any) -> tuple[np.ndarray, int] | None:
     """Where the first entry is that is NaN or infinite, and how many there are; None if there is none.
 
     On the host where the array lies there anyway: a program for it would be one for every shape.
     """
     if not jnp.issubdtype(x.dtype, jnp.floating):
         return None
-    local = all(device.platform == "cpu" for device in x.devices())
+    local = isinstance(x, np.ndarray) or all(device.platform == "cpu" for device in x.devices())
     if not local and bool(jnp.isfinite(x).all()):
         return None
     bad = ~np.isfinite(np.asarray(x))

@@ -158,6 +158,7 @@ def test_compare_and_demo_leave_reports(file, tmp_path):
     arguments = ["--data", str(file), "--unit", "fraction", "--samples", "4000", "--seeds", "2"]
     arguments += ["--methods", "Plain,smvr,SSD", "--tune-seeds", "1", "--out", str(tmp_path / "c")]
     done = CliRunner().invoke(app, ["compare", *arguments, "--json"])
+    assert done.stderr.count("nestax compare: compiling …\n") == 1  # of all its runs
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
     assert {row["method"] for row in found["methods"]} == {"Plain", "SMVR"}

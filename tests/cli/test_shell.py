@@ -198,6 +198,8 @@ def test_what_was_not_asked_for_may_be_missing(tmp_path, monkeypatch):
 def test_folders_are_paths_whatever_typer_hands_over():
     named = [SimpleNamespace(name="cells")]
     ctx = SimpleNamespace(
-        params={"out": None, "cells": "some/folder"}, command=SimpleNamespace(params=named)
+        params={"out": None, "cells": "some/folder"},
+        command=SimpleNamespace(params=named),
+        call_on_close=lambda fn: fn(),
     )
     assert begin(ctx) == {"cells": Path("some/folder")}

@@ -38,12 +38,12 @@ def separate_jacobian(groups, w):
 
 
 @pytest.mark.parametrize(
-    ("sizes", "entries"),
-    [(sizes, 2**22) for sizes in SIZES.values()] + [(SIZES["unequal"], 10)],
+    ("sizes", "draws"),
+    [(sizes, 4096) for sizes in SIZES.values()] + [(SIZES["unequal"], 3)],
     ids=[*SIZES, "unequal_in_parts"],
 )
-def test_population_averages_are_group_means(sizes, entries, monkeypatch):
-    monkeypatch.setattr("nestax.chain.level.MICRO_BATCH_ENTRIES", entries)
+def test_population_averages_are_group_means(sizes, draws, monkeypatch):
+    monkeypatch.setattr("nestax.chain.level.PART_DRAWS", draws)
     problem, groups = grouped(sizes)
     level, w = problem.levels[0], np.asarray(problem.w0)
     mean, matrix = separate_means(groups, w), separate_jacobian(groups, w)

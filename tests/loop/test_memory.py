@@ -1,4 +1,4 @@
-"""Large carries: measured, refused, and overwritten where memory is short."""
+"""What does not fit: batches are cut, large carries overwritten, and what is too large is refused."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +7,7 @@ import pytest
 
 import nestax as nx
 from nestax.loop import compiled as drive
+from nestax.loop import memory as sizing
 
 
 def response(w, x):
@@ -54,15 +55,14 @@ def test_tables_that_do_not_fit_are_refused_with_numbers(problem, memory):
         run(problem)
 
 
-def test_two_copies_where_they_fit_and_one_where_not(problem, memory, capsys):
+def test_one_copy_of_what_is_large_unless_something_may_be_repeated(problem, memory, capsys):
     usual = run(problem)
     assert "nestax:" not in capsys.readouterr().err  # not large
     memory(2 * size_of())
-    kept = run(problem)
+    patient = run(problem, patience=100)
     assert "take 0.00 GiB of the 0.00 GiB free on a small device" in capsys.readouterr().err
-    memory(2 * size_of() - 1)
-    short = run(problem)
-    for result in (kept, short):
+    overwritten = run(problem)
+    for result in (patient, overwritten):
         assert np.array_equal(result.w, usual.w)
         assert np.array_equal(result.records["exact_value"], usual.records["exact_value"])
 
@@ -89,6 +89,118 @@ def test_a_sweep_of_large_carries_is_the_same_sweep(problem, memory):
 
 
 def test_free_memory_is_a_plausible_number():
-    free, where = drive.free_memory()
+    free, where = sizing.free_memory()
     assert free > 2**20
     assert where
+
+
+# Batches
+
+
+@pytest.fixture
+def chain():
+    """One draw holds a hundred numbers behind tanh, and has four outputs."""
+    rows = np.random.default_rng(0).normal(size=(40, 100))
+    levels = [
+        nx.Level(lambda w, r: jnp.tanh(r * w).reshape(4, 25).sum(1), rows, name="inner"),
+        nx.Level(lambda u: jnp.sum((u - 0.3) ** 2), name="outer"),
+    ]
+    return nx.Problem(levels, w0=jnp.ones(100))
+
+
+@pytest.fixture
+def free(monkeypatch):
+    """From the first call on so much is free for batches, and every batch counts as large."""
+
+    def set_free(bytes_free):
+        monkeypatch.setattr(sizing, "LARGE_BYTES", 0)
+        monkeypatch.setattr(sizing, "free_memory", lambda: (bytes_free, "a small device"))
+
+    return set_free
+
+
+def descend(chain, estimator=None, **options):
+    options = {"steps": 10, "batch_size": 8, "init_batch_size": 8} | options
+    return nx.minimize(chain, estimator or nx.Plain(), optax.sgd(0.01), **options)
+
+
+def test_batches_that_fit_are_whole(chain, free, capsys):
+    usual = descend(chain)
+    assert usual.micro_batch == {}
+    free(2 * 8 * chain.levels[0].held())  # a half is for batches
+    result = descend(chain)
+    assert result.micro_batch == {}
+    assert np.array_equal(result.w, usual.w)
+    assert "nestax" not in capsys.readouterr().err
+
+
+def test_batches_that_do_not_fit_are_cut_into_powers_of_two(chain, free, capsys):
+    usual = descend(chain)
+    free(2 * 8 * chain.levels[0].held() - 2)
+    result = descend(chain)
+    assert result.micro_batch == {"inner": 4}
+    np.testing.assert_allclose(result.w, usual.w, rtol=1e-12)
+    assert "so many draws at a time, by level: 'inner' 4; all at once" in capsys.readouterr().err
+
+
+def test_a_large_start_is_cut_where_a_step_is_not(chain, free):
+    free(2 * 8 * chain.levels[0].held())
+    result = descend(chain, init_batch_size=80)
+    assert result.micro_batch == {"inner": 8}  # a batch of a step is whole
+
+
+def test_rows_of_jacobians_count_where_a_method_has_them_and_runs_side_by_side_count(chain, free):
+    held = chain.levels[0].held()
+    free(2 * 2 * 8 * held)  # two points of eight draws
+    assert descend(chain, nx.AdjointSMVR(0.5)).micro_batch == {}
+    assert descend(chain, nx.SMVR(0.5)).micro_batch == {"inner": 2}  # four rows at each
+    build = lambda s: (nx.AdjointSMVR(0.5), optax.sgd(s.lr))
+    options = {"settings": nx.grid(lr=[0.1, 0.2]), "seeds": 2, "steps": 4, "batch_size": 8}
+    sweep = nx.sweep(chain, build, init_batch_size=8, **options)
+    assert sweep.micro_batch == {"inner": 2}
+
+
+def test_a_draw_that_does_not_fit_is_refused_with_numbers(chain, free):
+    free(chain.levels[0].held())
+    with pytest.raises(
+        nx.SettingError,
+        match=r"one draw of level 'inner' holds 0\.00 GiB .* a small device has 0\.00 GiB",
+    ):
+        descend(chain)
+
+
+@pytest.mark.parametrize("estimator", [nx.Plain(), nx.SMVR(0.5), nx.AdjointSMVR(0.5), nx.SelfTuning()])
+@pytest.mark.parametrize("micro_batch", [3, {"inner": 8}])
+def test_a_micro_batch_changes_nothing_but_rounding(chain, estimator, micro_batch):
+    whole = descend(chain, estimator)
+    parts = descend(chain, estimator, micro_batch=micro_batch)
+    np.testing.assert_allclose(parts.w, whole.w, rtol=1e-9)
+    assert parts.micro_batch == {"inner": micro_batch if micro_batch == 3 else 8}
+
+
+@pytest.mark.parametrize(
+    ("micro_batch", "words"),
+    [
+        (0, "micro_batch of level 'inner' must be a whole number of at least 1; got 0"),
+        (-2, "micro_batch of level 'inner' must be a whole number of at least 1; got -2"),
+        (9, "micro_batch must be at most the batch_size, 8, which it is a part of; got 9"),
+        ({"inner": 9}, "micro_batch of level 'inner' must be at most the batch_size, 8"),
+        ({"outer": 2}, "micro_batch by level needs exactly the levels that draw: inner; got outer"),
+    ],
+)
+def test_bad_micro_batches_are_refused(chain, micro_batch, words):
+    with pytest.raises(nx.SettingError, match=words):
+        descend(chain, micro_batch=micro_batch)
+
+
+def test_a_checkpoint_knows_the_parts_of_batches(chain, tmp_path):
+    descend(chain, micro_batch=4, checkpoint=tmp_path / "run")
+    with pytest.raises(nx.SettingError, match="micro_batch of level 'inner' was 4 and is not there"):
+        descend(chain, checkpoint=tmp_path / "run", resume=True, steps=20)
+    again = descend(chain, micro_batch=4, checkpoint=tmp_path / "run", resume=True, steps=20)
+    assert again.records["step"][-1] == 20
+
+
+def test_a_result_keeps_its_parts_of_batches(chain, tmp_path):
+    descend(chain, micro_batch=4).save(tmp_path / "result.safetensors")
+    assert nx.load(tmp_path / "result.safetensors").micro_batch == {"inner": 4}

@@ -27,6 +27,24 @@ def test_a_grid_is_every_combination_the_last_name_fastest():
     assert grid["b"].tolist() == [3, 4, 5, 3, 4, 5]
 
 
+def test_a_table_has_seeds_of_their_own_for_every_setting(problem):
+    settings = {"beta": np.array([0.1, 0.7]), "lr": np.array([0.01, 0.05])}
+    facts = {"settings": settings, "steps": 30, "batch_size": 3}
+    table = nx.sweep(problem, smvr, seeds=[[0, 4, 2], [4, 4, 7]], **facts)
+    grid = nx.sweep(problem, smvr, seeds=[0, 2, 4, 7], **facts)
+    assert table.status.shape == (2, 3)
+    for name in ("value", "exact_value"):
+        own = grid.records[name]
+        expected = [own[0, [0, 2, 1]], own[1, [2, 2, 3]]]
+        np.testing.assert_allclose(table.records[name], expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("seeds", [[[0, 1]], [0.5], [], [[[0]], [[1]]]])
+def test_seeds_that_are_none_are_refused(problem, seeds):
+    with pytest.raises(nx.SettingError, match="seeds must be whole numbers: how many"):
+        nx.sweep(problem, smvr, settings=nx.grid(beta=[0.1, 0.7], lr=[0.1]), seeds=seeds, steps=3)
+
+
 @pytest.mark.parametrize(
     "build",
     [

@@ -1,5 +1,7 @@
 """Comparisons: equal budgets, separate seeds for tuning, methods that do not apply."""
 
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -57,6 +59,30 @@ def test_reported_runs_are_those_of_plain_sweeps(result):
     np.testing.assert_allclose(
         single.records["gap"], result.runs["SCSC"].records["gap"][0, 1], rtol=1e-6
     )
+
+
+@pytest.mark.parametrize(("seeds", "sweeps"), [(3, 2), (4, 2), (9, 4), ([5, 3, 8], 2)])
+def test_reported_runs_are_the_same_whether_or_not_they_share_a_program(seeds, sweeps, monkeypatch):
+    """As lanes beside copies of themselves, in several sweeps, in any order: a seed is a seed."""
+    problem = nx.problems.convex_chain(levels=2)
+    facts = FACTS | {"seeds": seeds, "tune": nx.grid(lr=[0.03, 0.3]), "samples": 1_000}
+    made = []
+    counted = lambda *args, **named: made.append(1) or nx.sweep(*args, **named)
+    monkeypatch.setattr(sys.modules["nestax.study.compare"], "sweep", counted)
+    shared = nx.compare(problem, "SCSC", **facts)
+    assert len(made) == sweeps
+    monkeypatch.setattr(sys.modules["nestax.study.compare"], "UNEQUAL", 0)
+    apart = nx.compare(problem, "SCSC", **facts)
+    assert len(made) == sweeps + 2
+    for part in ("tuning", "runs"):
+        one, other = getattr(shared, part)["SCSC"], getattr(apart, part)["SCSC"]
+        assert list(one.records) == list(other.records)
+        for name, column in one.records.items():
+            assert column.shape == other.records[name].shape
+            np.testing.assert_allclose(column, other.records[name], rtol=1e-9)
+        np.testing.assert_allclose(one.w, other.w, rtol=1e-9)
+        np.testing.assert_array_equal(one.status, other.status)
+        np.testing.assert_array_equal(one.settings["lr"], other.settings["lr"])
 
 
 def test_the_table_is_ranked_and_printed(result):

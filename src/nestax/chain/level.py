@@ -10,15 +10,27 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PyTree
 
 from nestax.chain.jacobian import Jacobian
-from nestax.chain.tracing import Structure, analyse
+from nestax.chain.tracing import Structure, analyse, bytes_of
 from nestax.draws.source import AbstractSource, Batch, Coupling, as_source
-from nestax.errors import ProblemError
+from nestax.errors import ProblemError, check_count
 
 AnyBatch = Batch | Coupling | None
 Map = Callable[[PyTree], PyTree]
 
-#: Entries of draws and outputs that one evaluation may hold; larger batches are cut into parts.
-MICRO_BATCH_ENTRIES = 2**22
+#: A population passes through in parts of at most so many draws, which make at most so many bytes. The
+#: parts depend on nothing else, so that exact values are the same whatever memory is free.
+PART_DRAWS = 4096
+PART_BYTES = {"cpu": 2**28}
+PART_BYTES_ELSEWHERE = 2**32
+
+#: What Flax raises where a function changes a variable that was made outside of it, and what to do.
+FLAX_REFUSES = "TraceContextError"
+CHANGES_STATE = (
+    "changes state while it is evaluated, as dropout does with its counter and batch norm with its "
+    "statistics, and a level is a function of its input and its draw alone: let the draw bring the "
+    "random key (an nx.Sampler that returns one), use statistics as they are (evaluation mode), or "
+    "another norm."
+)
 
 
 class Level(eqx.Module):
@@ -35,6 +47,8 @@ class Level(eqx.Module):
         args: numbers or arrays handed on to ``fn``; changing them never compiles again.
         name: what messages and tables call this level.
         batched: ``fn`` receives a whole batch of draws and returns the mean over it.
+        micro_batch: the most draws that are evaluated at once, larger batches in parts of so many; None
+            means all of a batch. ``minimize`` sets it where memory asks for it.
         structure: filled in by ``bind`` when the level becomes part of a chain.
     """
 
@@ -44,6 +58,7 @@ class Level(eqx.Module):
     args: tuple[Any, ...]
     name: str = eqx.field(static=True)
     batched: bool = eqx.field(static=True)
+    micro_batch: int | None = eqx.field(static=True)
     structure: Structure | None = eqx.field(static=True)
 
     def __init__(
@@ -55,6 +70,7 @@ class Level(eqx.Module):
         args: tuple[Any, ...] | list[Any] = (),
         name: str = "",
         batched: bool = False,
+        micro_batch: int | None = None,
         structure: Structure | None = None,
     ):
         if not callable(fn):
@@ -69,6 +85,9 @@ class Level(eqx.Module):
         self.batched = batched
         self.args = tuple(jnp.asarray(a) if isinstance(a, int | float) else a for a in args)
         self.structure = structure
+        self.micro_batch = micro_batch
+        if micro_batch is not None:
+            self.micro_batch = check_count(f"micro_batch of level {name!r}", micro_batch)
         if batched and self.source is not None and self.source.weighted:
             raise ProblemError(
                 f"level {name!r}: batched=True needs draws of equal weight, so neither row weights nor "
@@ -82,9 +101,9 @@ class Level(eqx.Module):
     def bind(self, x: PyTree) -> "Level":
         """This level with the structure it has for inputs of the shapes ``x``."""
         draw = () if self.source is None else (self.source.example(),)
-        if self.batched and draw:
-            draw = jax.tree.map(lambda s: jax.ShapeDtypeStruct((2, *s.shape), s.dtype), draw)
-        structure = analyse(lambda x, *draw: self.fn(x, *draw, *self.args), x, *draw)
+        draws = 2 if self.batched and draw else 1
+        draw = stacked(draw, draws) if self.batched else draw
+        structure = analyse(self._call, x, *draw, draws=draws)
         return self.replace(structure=structure)
 
     def replace(self, **changes: Any) -> "Level":
@@ -96,6 +115,7 @@ class Level(eqx.Module):
             "args": self.args,
             "name": self.name,
             "batched": self.batched,
+            "micro_batch": self.micro_batch,
             "structure": self.structure,
         }
         return Level(**(same | changes))
@@ -165,16 +185,24 @@ class Level(eqx.Module):
 
     def value_in_groups(self, x: PyTree, groups: Batch) -> PyTree:
         """Mean of f(x; ξ) over every group of a batch, along a leading axis where there is noise."""
-        noisy = self.shape.noisy
-        axes = self.shape.outputs.treedef.unflatten([0 if n else None for n in noisy])
-        return jax.vmap(lambda draws: self.value(x, Batch(draws)), out_axes=axes)(groups.draws)
+        return self._in_groups(lambda draws: (self.value(x, Batch(draws)), None), groups)[0]
 
     def value_and_jac_in_groups(self, x: PyTree, groups: Batch) -> tuple[PyTree, Jacobian]:
         """The same with the Jacobian of every group, all of it along a leading axis."""
-        noisy = self.shape.noisy
-        axes = self.shape.outputs.treedef.unflatten([0 if n else None for n in noisy])
-        of = lambda draws: self.value_and_jac(x, Batch(draws))
-        return jax.vmap(of, out_axes=(axes, 0))(groups.draws)
+        return self._in_groups(lambda draws: self.value_and_jac(x, Batch(draws)), groups)
+
+    def _in_groups(
+        self, fn: Callable[[PyTree], tuple[PyTree, Any]], groups: Batch
+    ) -> tuple[PyTree, Any]:
+        """Value and Jacobian or None of every group; values without noise are those of the first."""
+        draws = groups.size * jax.tree.leaves(groups.draws)[0].shape[1]
+        if self.micro_batch is None or draws <= self.micro_batch:
+            axes = self.shape.outputs.treedef.unflatten([0 if n else None for n in self.shape.noisy])
+            return jax.vmap(fn, out_axes=(axes, 0))(groups.draws)
+        # One group after the other, and once more for a derivative, so that one is held at a time.
+        each, jacs = jax.lax.map(jax.checkpoint(fn), groups.draws)
+        leaves = zip(self.shape.noisy, jax.tree.leaves(each), strict=True)
+        return self.shape.outputs.treedef.unflatten([y if n else y[0] for n, y in leaves]), jacs
 
     def value_and_pull_in_groups(self, x: PyTree, groups: Batch) -> tuple[PyTree, Map]:
         """The same with the map p ↦ Jᵀp for the Jacobian of the whole batch."""
@@ -188,18 +216,27 @@ class Level(eqx.Module):
 
         return each, pull
 
+    def _call(self, x: PyTree, *draw: PyTree) -> PyTree:
+        """The function itself; what it does to state of its own is refused in words that help."""
+        try:
+            return self.fn(x, *draw, *self.args)
+        except Exception as error:
+            if type(error).__name__ != FLAX_REFUSES:
+                raise
+            raise ProblemError(f"level {self.name!r} {CHANGES_STATE} ({error})") from error
+
     def _mean(self, x: PyTree, batch: Batch | None) -> PyTree:
         if batch is None:
-            return self.fn(x, *self.args)
+            return self._call(x)
         if self.batched:
-            return self.fn(x, batch.draws, *self.args)
+            return self._call(x, batch.draws)
         if batch.size == 1:
-            return self.fn(x, jax.tree.map(lambda d: d[0], batch.draws), *self.args)
+            return self._call(x, jax.tree.map(lambda d: d[0], batch.draws))
         # Outputs that do not see the draw stay out of the average: they are exact as they are.
         noisy = self.shape.noisy
         outputs = self.shape.outputs
         axes = outputs.treedef.unflatten([0 if n else None for n in noisy])
-        each = jax.vmap(lambda d: self.fn(x, d, *self.args), out_axes=axes)(batch.draws)
+        each = jax.vmap(lambda d: self._call(x, d), out_axes=axes)(batch.draws)
         share = None if batch.weights is None else batch.weights / jnp.sum(batch.weights)
 
         def average(y: Array) -> Array:
@@ -208,13 +245,31 @@ class Level(eqx.Module):
         leaves = zip(noisy, jax.tree.leaves(each), strict=True)
         return outputs.treedef.unflatten([average(y) if n else y for n, y in leaves])
 
-    def _most(self, batch: Batch | Coupling) -> int:
-        """The largest number of draws that is evaluated in one go."""
-        per_draw = max(self.shape.outputs.size, self.shape.inputs.size, batch.row_entries, 1)
-        return max(1, min(4096, MICRO_BATCH_ENTRIES // per_draw))
+    def held(self) -> int:
+        """Bytes that an evaluation with its pullback holds for every draw, the draws among it."""
+        assert self.source is not None
+        draw = self.source.example()
+
+        def residuals(size: int) -> int:
+            batch = Batch(stacked(draw, size))
+            of = lambda x, batch: jax.vjp(lambda x: self._mean(x, batch), x)
+            return sum(
+                map(bytes_of, jax.tree.leaves(jax.eval_shape(of, self.shape.inputs.structs(), batch)))
+            )
+
+        # What does not grow with the batch, as weights do not, drops out of the difference.
+        return max(1, (residuals(4) - residuals(2)) // 2)
+
+    def _at_once(self, batch: Batch | Coupling) -> int:
+        """How many draws of a batch are evaluated at once."""
+        most = batch.size if self.micro_batch is None else min(batch.size, self.micro_batch)
+        if batch.many:
+            limit = PART_BYTES.get(jax.default_backend(), PART_BYTES_ELSEWHERE)
+            most = min(most, PART_DRAWS, limit // max(self.shape.made, 1))
+        return max(1, most)
 
     def _fits(self, batch: AnyBatch) -> bool:
-        return batch is None or (isinstance(batch, Batch) and batch.size <= self._most(batch))
+        return batch is None or (isinstance(batch, Batch) and batch.size <= self._at_once(batch))
 
     def _fold(self, fn: Callable[[Any], Any], batch: AnyBatch) -> Any:
         """Mean over the batch of ``fn(part) = (value, Jacobian or None)``."""
@@ -237,7 +292,7 @@ class Level(eqx.Module):
     def _sum(self, fn: Callable[[Any], Any], batch: Any) -> Any:
         """Σ share·fn(part) over parts of bounded size, the shares adding up to one."""
         n = batch.size
-        most = min(batch.size, self._most(batch))
+        most = self._at_once(batch)
         whole, rest = divmod(n, most)
 
         def add(total: Any, start: Array | int, size: int) -> Any:
@@ -249,6 +304,11 @@ class Level(eqx.Module):
         zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
         total = jax.lax.fori_loop(0, whole, lambda k, t: add(t, k * most, most), zero)
         return add(total, whole * most, rest) if rest else total
+
+
+def stacked(draw: PyTree, size: int) -> PyTree:
+    """The shapes of so many draws, from those of one."""
+    return jax.tree.map(lambda s: jax.ShapeDtypeStruct((size, *s.shape), s.dtype), draw)
 
 
 def jacobian_of(fn: Any, x: PyTree, structure: Structure) -> tuple[PyTree, Jacobian]:

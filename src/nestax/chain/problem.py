@@ -7,6 +7,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, PyTree
 
@@ -194,6 +195,14 @@ class Problem(eqx.Module):
         changed = self._with_levels(data, swap)
         return changed.replace(exact=None, optimum=None)
 
+    def in_parts(self, micro_batch: Sequence[int | None]) -> "Problem":
+        """A copy whose levels evaluate at most so many draws at once; None leaves a level as it is."""
+        if not any(micro_batch):
+            return self
+        pairs = zip(self.levels, micro_batch, strict=True)
+        levels = tuple(level.replace(micro_batch=most or level.micro_batch) for level, most in pairs)
+        return eqx.tree_at(lambda p: p.levels, self, levels)
+
     def _with_levels(self, changes: dict[str, Any], change: Any) -> "Problem":
         unknown = set(changes) - {level.name for level in self.levels}
         if unknown:
@@ -333,17 +342,29 @@ def _as_array(x: Any) -> Array:
             "w0 is float64 but JAX computes in float32 here: pass w0.astype('float32'), or call "
             "jax.config.update('jax_enable_x64', True) before anything else."
         )
-    return jnp.asarray(x)
+    try:
+        return trees.on_device(x) if isinstance(x, np.ndarray) else jnp.asarray(x)
+    except TypeError:
+        raise ProblemError(f"w0 holds {x!r}, which is no number. {WEIGHTS_ALONE}") from None
+
+
+#: How the weights of a network are told from what else it holds.
+WEIGHTS_ALONE = (
+    "Pass the weights alone and put the rest back inside the level: weights, rest = "
+    "eqx.partition(model, eqx.is_inexact_array) in Equinox, graph, weights, rest = nnx.split(model, "
+    "nnx.Param, ...) in Flax."
+)
 
 
 def _float_dtype(shape: Shapes) -> Any:
-    dtypes = sorted({dtype for _, dtype in shape.leaves})
-    if len(dtypes) != 1 or not jnp.issubdtype(dtypes[0], jnp.floating):
+    dtypes = {str(dtype): dtype for _, dtype in shape.leaves}  # those of keys have no order
+    if len(dtypes) != 1 or not all(jnp.issubdtype(d, jnp.floating) for d in dtypes.values()):
+        more = f" {WEIGHTS_ALONE}" if len(dtypes) > 1 else ""
         raise ProblemError(
-            "w0 must hold floating-point numbers of one dtype; "
-            f"got {', '.join(dtypes) or 'no array'}. Write 1.0 for 1, or convert with .astype."
+            "w0 must hold floating-point numbers of one dtype; got "
+            f"{', '.join(sorted(dtypes)) or 'no array'}. Write 1.0 for 1, or convert with .astype.{more}"
         )
-    return dtypes[0]
+    return next(iter(dtypes))
 
 
 def _check_blocks(levels: list[Level]) -> None:
@@ -375,6 +396,8 @@ def _fit_together(levels: list[Level], shape: Shapes) -> tuple[Level, ...]:
     for level in levels:
         try:
             level = level.bind(x.structs())
+        except ProblemError:
+            raise
         except Exception as error:
             reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
             call = "fn(x, *args)" if level.deterministic else "fn(x, draw, *args)"

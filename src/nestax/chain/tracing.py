@@ -11,7 +11,7 @@ jaxpr can. So where it matters whether two functions do the same, they are trace
 import functools
 import itertools
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -78,6 +78,9 @@ class Structure(NamedTuple):
     repeats: the input leaf that this output is, untouched; None if it is computed.
     depends: for every input leaf, whether this output may depend on it.
     noisy: whether this output may depend on the draw.
+
+    made: bytes of all that an evaluation makes of one draw, the draw among it. It is more than is ever
+        held at once, and has nothing to do with how many weights there are.
     """
 
     inputs: Shapes
@@ -85,6 +88,7 @@ class Structure(NamedTuple):
     repeats: tuple[int | None, ...]
     depends: tuple[tuple[bool, ...], ...]
     noisy: tuple[bool, ...]
+    made: int = 0
 
     @property
     def rows(self) -> int:
@@ -100,12 +104,14 @@ class Structure(NamedTuple):
         return max(1, sum(size * columns(row) for size, source, row in tiles if source is None))
 
 
-def analyse(fn: Callable[..., PyTree], x: PyTree, *rest: PyTree) -> Structure:
-    """The structure of ``fn(x, *rest)``; the arguments are trees of shapes."""
+def analyse(fn: Callable[..., PyTree], x: PyTree, *rest: PyTree, draws: int = 1) -> Structure:
+    """The structure of ``fn(x, *rest)``, all of them trees of shapes, ``rest`` that of so many draws."""
     jaxpr, out = jax.make_jaxpr(fn, return_shape=True)(x, *rest)
     inputs = shapes_of(x)
     width = len(inputs.leaves)
     origins = origins_of(jaxpr.jaxpr)
+    drawn = [k >= width for k in range(len(jaxpr.jaxpr.invars))]
+    made = sum(map(bytes_of, jaxpr.jaxpr.invars[width:])) + bytes_made(jaxpr.jaxpr, drawn)[0]
     return Structure(
         inputs=inputs,
         outputs=shapes_of(out),
@@ -114,6 +120,7 @@ def analyse(fn: Callable[..., PyTree], x: PyTree, *rest: PyTree) -> Structure:
         ),
         depends=tuple(tuple(k in o.arguments for k in range(width)) for o in origins),
         noisy=tuple(any(k >= width for k in o.arguments) for o in origins),
+        made=-(-made // draws),
     )
 
 
@@ -147,6 +154,46 @@ def origins_of(jaxpr: Jaxpr, arguments: Sequence[Origin] | None = None) -> list[
     return [origin(atom) for atom in jaxpr.outvars]
 
 
+def bytes_made(jaxpr: Jaxpr, marked: Sequence[bool]) -> tuple[int, list[bool]]:
+    """Bytes of all values that depend on marked arguments, and which of the results do."""
+    depends: dict[Var, bool] = dict(zip(jaxpr.invars, marked, strict=True))
+    total = 0
+
+    def seen(atom: Any) -> bool:
+        return not isinstance(atom, Literal) and depends.get(atom, False)
+
+    for eqn in jaxpr.eqns:
+        marks = [seen(atom) for atom in eqn.invars]
+        results = [any(marks)] * len(eqn.outvars)
+        inner = list(_inner(eqn.params.values())) if any(marks) else []
+        if eqn.primitive.name in CALLS:
+            made, results = bytes_made(eqn.params["jaxpr"].jaxpr, marks)
+            total += made
+        else:
+            turns = eqn.params.get("length", 1) if eqn.primitive.name == "scan" else 1
+            total += turns * sum(bytes_made(one, [True] * len(one.invars))[0] for one in inner)
+            total += sum(map(bytes_of, eqn.outvars)) if any(marks) else 0
+        depends.update(zip(eqn.outvars, results, strict=True))
+    return total, [seen(atom) for atom in jaxpr.outvars]
+
+
+def _inner(parameters: Any) -> Iterator[Jaxpr]:
+    """The jaxprs among the parameters of an equation."""
+    for value in parameters:
+        if isinstance(value, ClosedJaxpr):
+            yield value.jaxpr
+        elif isinstance(value, Jaxpr):
+            yield value
+        elif isinstance(value, tuple | list):
+            yield from _inner(value)
+
+
+def bytes_of(x: Any) -> int:
+    """Bytes of an array, from anything that tells its shape and dtype."""
+    kind = getattr(x, "aval", x)
+    return math.prod(kind.shape) * kind.dtype.itemsize
+
+
 # Functions as data
 
 
@@ -156,8 +203,14 @@ class Program:
     def __init__(self, jaxpr: Jaxpr, results: Any):
         self.jaxpr = jaxpr
         self.results = results
-        self.key = (results, signature(jaxpr))
-        self.hash = hash(self.key)
+
+    @functools.cached_property
+    def key(self) -> Hashable:
+        return (self.results, signature(self.jaxpr))
+
+    @functools.cached_property
+    def hash(self) -> int:
+        return hash(self.key)
 
     def __hash__(self) -> int:
         return self.hash
@@ -182,6 +235,11 @@ class Traced(eqx.Module):
     def __call__(self, *args: PyTree, **named: PyTree) -> PyTree:
         run = jaxpr_as_fun(ClosedJaxpr(self.program.jaxpr, self.constants))
         return self.program.results.unflatten(run(*jax.tree.leaves((args, named))))
+
+    def shapes(self) -> PyTree:
+        """The shapes of what it returns."""
+        kinds: list[Any] = [atom.aval for atom in self.program.jaxpr.outvars]
+        return self.program.results.unflatten([jax.ShapeDtypeStruct(k.shape, k.dtype) for k in kinds])
 
 
 def trace(
@@ -257,11 +315,12 @@ def signature(jaxpr: Jaxpr) -> Hashable:
 
     def bind(variables: Sequence[Any]) -> Hashable:
         places.update(zip(variables, counter))  # noqa: B905 (the counter has no end)
-        return tuple((v.aval.shape, str(v.aval.dtype)) for v in variables)
+        return tuple((v.aval.shape, v.aval.dtype) for v in variables)
 
     def read(atom: Any) -> Hashable:
         if isinstance(atom, Literal):
-            return (str(atom.aval), np.asarray(atom.val).tobytes())
+            kind: Any = atom.aval
+            return (kind.shape, kind.dtype, kind.weak_type, np.asarray(atom.val).tobytes())
         return places[atom]
 
     parts: list[Hashable] = [bind(jaxpr.constvars), bind(jaxpr.invars)]

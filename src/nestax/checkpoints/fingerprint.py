@@ -64,6 +64,9 @@ def fingerprint(compiled: Compiled, steps: int, facts: dict[str, Any]) -> Finger
             parts[f"init_batch_size of level {level.name!r}"] = first
         if isinstance(level.source, Stream):
             parts[f"stream of level {level.name!r}"] = level.source.reader.about
+    for level, most in zip(lane.problem.levels, plan.micro_batch, strict=True):
+        if most is not None:
+            parts[f"micro_batch of level {level.name!r}"] = most
     parts["columns"] = list(plan.columns)
     is_stream = lambda x: isinstance(x, Stream)
     lasting = jax.tree.map(lambda x: None if is_stream(x) else x, lanes, is_leaf=is_stream)

@@ -22,7 +22,7 @@ from nestax.trees import as_host, from_host
 from nestax.version import versions
 
 #: The version of what a checkpoint holds.
-FORMAT = 2
+FORMAT = 3
 #: The compiled program as text, to show what has changed; nothing depends on it.
 PROGRAM = "program.z"
 MOST_PROGRAM = 2**28

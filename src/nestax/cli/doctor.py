@@ -9,6 +9,7 @@ from typing import Any
 import typer
 
 from nestax.cli.shell import note
+from nestax.compiling import SMALL_LOOPS, speed_up
 from nestax.datasets import fetching
 from nestax.report import environment
 from nestax.table import Table
@@ -23,6 +24,7 @@ EXTRAS = {
 
 def examine(as_json: bool) -> None:
     """Prints what was found, and a warning for whatever is slow or missing."""
+    kept = speed_up()  # before anything starts JAX
     found = environment()
     missing = {
         extra: lack
@@ -33,6 +35,8 @@ def examine(as_json: bool) -> None:
         **{key: value for key, value in found.items() if key != "made"},
         "extras": ", ".join(extra for extra in EXTRAS if extra not in missing) or "none",
         "data folder": _folder(os.environ.get("NESTAX_DATA"), "NESTAX_DATA is not set"),
+        "compiled programs": _folder(kept, "they are not kept"),
+        "small loops": _small_loops(),
         "cache folder": _folder(fetching.cache(), "no pooch, so no downloads"),
         "data sets": _data_sets(),
     }
@@ -52,6 +56,12 @@ def _folder(path: str | Path | None, without: str) -> str:
         return f"{path} (does not exist)"
     count = len(list(Path(path).iterdir()))
     return f"{path} ({count} file{'' if count == 1 else 's'})"
+
+
+def _small_loops() -> str:
+    return (
+        "compiled as one piece" if SMALL_LOOPS in os.environ.get("XLA_FLAGS", "") else "as XLA has them"
+    )
 
 
 def _data_sets() -> str:

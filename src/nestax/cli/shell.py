@@ -11,7 +11,9 @@ import json
 import math
 import os
 import shlex
+import sys
 import tomllib
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -126,7 +128,12 @@ def begin(ctx: typer.Context, *, float64: bool = True) -> dict[str, Any]:
     import jax
 
     import nestax.report as report
+    from nestax.compiling import speed_up
 
+    with warnings.catch_warnings(
+        action="ignore"
+    ):  # somebody who calls a command from Python may be late
+        speed_up()
     for name in FOLDERS:  # text in older versions of Typer
         if isinstance(ctx.params.get(name), str):
             ctx.params[name] = Path(ctx.params[name])
@@ -143,7 +150,24 @@ def begin(ctx: typer.Context, *, float64: bool = True) -> dict[str, Any]:
 
     if float64:
         jax.config.update("jax_enable_x64", True)
+    if not sys.stderr.isatty():  # where there is no line of progress
+        _say_once(ctx)
     return settings_of(ctx)
+
+
+def _say_once(ctx: typer.Context) -> None:
+    """Has the first run of a command tell that it compiles, for whom who waits behind a pipe."""
+    from nestax.run.progress import ALOUD
+
+    said: set[str] = set()
+
+    def say(words: str) -> None:
+        if words not in said:
+            note(f"{ctx.command_path}: {words}")
+        said.add(words)
+
+    before = ALOUD.set(say)
+    ctx.call_on_close(lambda: ALOUD.reset(before))
 
 
 def settings_of(ctx: typer.Context) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Int, PyTree
 
 import nestax.trees as trees
-from nestax.draws.source import AbstractSource, Batch, Population
+from nestax.draws.source import AbstractSource, Batch, checked_rows
 from nestax.errors import ProblemError, check_count, is_traced
 
 
@@ -57,17 +57,18 @@ class Blocks(AbstractSource):
         counts = None
         if isinstance(populations, list):
             populations, counts = _padded(populations)
-        self.data = jax.tree.map(trees.on_device, populations)
-        shapes = {x.shape[:2] for x in jax.tree.leaves(self.data)}
+        populations = jax.tree.map(trees.on_host, populations)
+        shapes = {x.shape[:2] for x in jax.tree.leaves(populations)}
         if len(shapes) != 1 or len(next(iter(shapes))) != 2 or 0 in next(iter(shapes)):
             raise ProblemError(
                 "the arrays of nx.Blocks need common leading axes (blocks, rows), both at least 1, or "
                 f"pass a list with one population per block; got {sorted(shapes)}."
             )
-        for x in jax.tree.leaves(self.data):
+        for x in jax.tree.leaves(populations):
             if not is_traced(x):
                 _refuse_nonfinite_blocks(x)
-        self.counts = None if counts is None else jnp.asarray(counts, jnp.int32)
+        self.data = jax.tree.map(trees.on_device, populations)
+        self.counts = None if counts is None else trees.on_device(np.asarray(counts, np.int32))
         self.least = self.rows if counts is None else int(min(counts))
         self.visit = check_count("visit", visit)
         self.replace = replace
@@ -88,7 +89,7 @@ class Blocks(AbstractSource):
 
     @property
     def size(self) -> int:
-        return self.blocks * self.rows if self.counts is None else int(self.counts.sum())
+        return self.blocks * self.rows if self.counts is None else int(np.asarray(self.counts).sum())
 
     @property
     def cost(self) -> int:
@@ -191,7 +192,7 @@ class Block(AbstractSource):
         if self.count is not None:
             # Quotients of 32-bit integers are computed in single precision.
             weights = (jnp.arange(self.size) < self.count) / self.count.astype(float)
-        return Batch(self.data, None, weights)
+        return Batch(self.data, None, weights, many=True)
 
     def example(self) -> PyTree:
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), self.data)
@@ -219,7 +220,8 @@ class EveryBlock(AbstractSource):
         return Batch(rows, visits.index.T)
 
     def population(self) -> Batch:
-        return Batch(jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), self.of.data))
+        rows = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), self.of.data)
+        return Batch(rows, many=True)
 
     def example(self) -> PyTree:
         wide = lambda s: jax.ShapeDtypeStruct((self.of.blocks, *s.shape), s.dtype)
@@ -288,7 +290,7 @@ def _padded(populations: list[Any]) -> tuple[PyTree, list[int] | None]:
     members = []
     for number, rows in enumerate(populations):
         try:
-            members.append(Population(rows).data)
+            members.append(checked_rows(rows))
         except ProblemError as error:
             raise ProblemError(f"block {number}: {error}") from None
     structures = {jax.tree.structure(rows) for rows in members}
@@ -298,14 +300,14 @@ def _padded(populations: list[Any]) -> tuple[PyTree, list[int] | None]:
     counts = [jax.tree.leaves(rows)[0].shape[0] for rows in members]
     longest = max(counts)
 
-    def stack(*columns: Array) -> np.ndarray:
+    def stack(*columns: Array | np.ndarray) -> np.ndarray:
         fill = lambda x: np.concatenate([x, np.repeat(np.asarray(x[:1]), longest - len(x), axis=0)])
         return np.stack([fill(np.asarray(x)) for x in columns])
 
     return jax.tree.map(stack, *members), counts if len(set(counts)) > 1 else None
 
 
-def _refuse_nonfinite_blocks(x: Array) -> None:
+def _refuse_nonfinite_blocks(x: Any) -> None:
     found = trees.first_nonfinite(x)
     if found is not None:
         block, row = found[0][:2]

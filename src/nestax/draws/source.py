@@ -20,19 +20,17 @@ class Batch(eqx.Module):
 
     index: the rows of the population that these draws are, where there is one.
     weights: how much each draw counts, summing to one; None means equally.
+    many: whether there may be any number of them, as in a population: they are then averaged in parts.
     """
 
     draws: PyTree
     index: PyTree = None
     weights: Array | None = None
+    many: bool = eqx.field(static=True, default=False)
 
     @property
     def size(self) -> int:
         return jax.tree.leaves(self.draws)[0].shape[0]
-
-    @property
-    def row_entries(self) -> int:
-        return sum(x.size // self.size for x in jax.tree.leaves(self.draws))
 
     def in_groups(self, most: int = 16) -> "Batch":
         """The same draws in groups of equal size, along a leading axis.
@@ -132,21 +130,7 @@ class Population(AbstractSource):
     replace: bool = eqx.field(static=True)
 
     def __init__(self, data: PyTree, *, weights: Any = None, replace: bool = True):
-        leaves = jax.tree.leaves(data)
-        if not leaves:
-            raise ProblemError("data holds no array: pass at least one array with one row a draw.")
-        data = jax.tree.map(_as_rows, data)
-        lengths = {x.shape[0] for x in jax.tree.leaves(data)}
-        if len(lengths) > 1:
-            raise ProblemError(
-                "the arrays of data must have one common leading axis, one row a draw; "
-                f"got lengths {sorted(lengths)}."
-            )
-        if lengths == {0}:
-            raise ProblemError("data is empty: it needs at least one row.")
-        for x in jax.tree.leaves(data):
-            _refuse_nonfinite(x)
-        self.data = data
+        self.data = jax.tree.map(trees.on_device, checked_rows(data))
         self.replace = replace
         self.weights = self.alias = None
         if weights is not None:
@@ -160,7 +144,7 @@ class Population(AbstractSource):
                 )
             check_setting("weights", probability, "positive and finite", _positive)
             probability = probability / probability.sum()
-            self.weights = jnp.asarray(probability, jnp.result_type(float))
+            self.weights = trees.on_device(probability)
             self.alias = _alias_table(probability)
 
     def draw(self, key: Array, step: Array, size: int) -> Batch:
@@ -197,7 +181,7 @@ class Population(AbstractSource):
         return Batch(jax.tree.map(take, self.data), index)
 
     def population(self) -> Batch:
-        return Batch(self.data, None, self.weights)
+        return Batch(self.data, None, self.weights, many=True)
 
     def example(self) -> PyTree:
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), self.data)
@@ -280,6 +264,8 @@ class Groups(AbstractSource):
 class Coupling:
     """The comonotone coupling of uniform populations: at time t in [0, 1), row ⌊t·N_g⌋ of each."""
 
+    many = True
+
     def __init__(self, members: tuple[Any, ...]):
         sizes = [member.size for member in members]
         common = math.lcm(*sizes)
@@ -293,10 +279,6 @@ class Coupling:
     @property
     def size(self) -> int:
         return len(self.index[0])
-
-    @property
-    def row_entries(self) -> int:
-        return sum(x.size for m in self.members for x in jax.tree.leaves(m.example()))
 
     def part(self, start: Array | int, size: int) -> Batch:
         cut = lambda x: jax.lax.dynamic_slice_in_dim(jnp.asarray(x), start, size)
@@ -349,21 +331,35 @@ def _alias_table(probability: np.ndarray) -> tuple[Array, Array]:
         if accept[high] < 1:
             small.append(large.pop())
     accept[small + large] = 1.0
-    return jnp.asarray(accept, jnp.result_type(float)), jnp.asarray(other, jnp.int32)
+    return trees.on_device(accept), trees.on_device(other.astype(np.int32))
 
 
-def _as_rows(x: Any) -> Array:
-    x = trees.on_device(x)
-    if x.ndim == 0:
+def checked_rows(data: PyTree) -> PyTree:
+    """The arrays of a population, those of NumPy still on the host; refuses what is none."""
+    if not jax.tree.leaves(data):
+        raise ProblemError("data holds no array: pass at least one array with one row a draw.")
+    data = jax.tree.map(trees.on_host, data)
+    leaves = jax.tree.leaves(data)
+    if any(x.ndim == 0 for x in leaves):
         raise ProblemError("data must be arrays with one row per draw; got a single number.")
-    return x
+    lengths = {x.shape[0] for x in leaves}
+    if len(lengths) > 1:
+        raise ProblemError(
+            "the arrays of data must have one common leading axis, one row a draw; "
+            f"got lengths {sorted(lengths)}."
+        )
+    if lengths == {0}:
+        raise ProblemError("data is empty: it needs at least one row.")
+    for x in leaves:
+        _refuse_nonfinite(x)
+    return data
 
 
 def _positive(x: np.ndarray) -> np.ndarray:
     return np.isfinite(x) & (x > 0)
 
 
-def _refuse_nonfinite(x: Array) -> None:
+def _refuse_nonfinite(x: Any) -> None:
     found = None if is_traced(x) else trees.first_nonfinite(x)
     if found is None:
         return

@@ -5,7 +5,6 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -17,14 +16,13 @@ from jaxtyping import Array, PyTree
 import nestax.loop.lanes as loop
 from nestax.errors import SettingError
 from nestax.loop.lanes import CAPACITY, Lanes, Packing
+from nestax.loop.memory import LARGE_BYTES, free_memory
 from nestax.loop.same_program import pieces_of
 from nestax.loop.step import FINITE_COLUMNS, Lane
 from nestax.streams.feed import Feed, with_streams
 
 #: Seconds that one call should take, so that progress, callbacks and Ctrl-C feel prompt.
 CHUNK_SECONDS = 0.5
-#: Bytes of a carry that is worth a thought.
-LARGE_BYTES = 2**28
 #: How many compiled programs are kept. A run has two, and each takes some hundred memory maps of the
 #: process, of which Linux allows 65,530.
 KEPT_PROGRAMS = 64
@@ -59,10 +57,11 @@ class Compiled:
     Args:
         lane: what a lane does, given its setting.
         settings: of all lanes, with a leading axis in a grid.
-        key: one key, or one per seed in a grid.
+        key: one key, or one per seed in a grid, or one per setting and seed.
         feed: hands over the rows of streams, where a level draws from one.
         copies: 2 keeps the carry that a chunk begins with, so that it can be repeated, unless memory
-            is short; 1 lets a chunk overwrite it where it is large.
+            is short; 1 lets a chunk overwrite it where it is large: weights, trackers and the state of
+            the optimiser are then held once.
     """
 
     def __init__(
@@ -70,7 +69,10 @@ class Compiled:
     ):
         self.lane = lane
         self.feed = feed
-        one = jax.tree.map(lambda x: x[0], (settings, key)) if lane.plan.grid else (settings, key)
+        one = (settings, key)
+        if lane.plan.grid:  # of one lane, the shapes are enough
+            inner = lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
+            one = (jax.tree.map(inner, settings), jax.ShapeDtypeStruct((), key.dtype))
         pieces, arrays = pieces_of(lane, *one)
         self.all = Lanes(pieces, arrays, settings, key, lane.plan)
         self.structure = jax.tree.structure(self.all)
@@ -83,9 +85,7 @@ class Compiled:
     @property
     def lanes(self) -> tuple[int, ...]:
         """Settings and seeds of a grid; nothing for a single lane."""
-        if not self.lane.plan.grid:
-            return ()
-        return (len(jax.tree.leaves(self.all.settings)[0]), len(self.all.key))
+        return self.all.shape
 
     def _measure(self, copies: int) -> bool:
         """Whether a chunk overwrites its carry. Refuses a carry that does not fit into memory."""
@@ -131,7 +131,7 @@ class Compiled:
 
     def _advance(self, leaves: list[Any], at: At, strides: int, length: int) -> Chunk:
         program = _program(loop.advance, self.structure, self.donates)
-        bounds = (jnp.asarray(n, jnp.int32) for n in (at.step, strides, length))
+        bounds = map(np.int32, (at.step, strides, length))
         packed, _, records = program(leaves, self.packing.pack(at.carry), *bounds)
         rows = {name: np.asarray(column)[:strides] for name, column in records.items()}
         # What is recorded of F counts too; on the host, so that the program is one whatever is asked.
@@ -206,17 +206,3 @@ def _program(fn: Callable[..., Any], structure: Any, donate: bool = False) -> Ca
         return fn(structure.unflatten(leaves), *args)
 
     return compiled
-
-
-def free_memory() -> tuple[float, str]:
-    """Bytes that the device has left, and its name; infinite where nobody knows."""
-    device = jax.devices()[0]
-    told = device.memory_stats()
-    if told:
-        return told["bytes_limit"] - told["bytes_in_use"], str(device)
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        kilobytes = next(line.split()[1] for line in lines if line.startswith("MemAvailable"))
-    except (OSError, StopIteration):
-        return math.inf, "this machine"
-    return 1024 * int(kilobytes), "this machine"

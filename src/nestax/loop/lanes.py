@@ -77,7 +77,7 @@ class Lanes(eqx.Module):
 
     arrays: of ``Lane``, which all lanes share.
     settings: of every lane, with a leading axis in a grid.
-    key: one key, or one per seed in a grid.
+    key: one key, or one per seed in a grid; with two axes, seeds of its own for every setting.
     """
 
     pieces: Pieces
@@ -86,12 +86,19 @@ class Lanes(eqx.Module):
     key: Array
     plan: Plan = eqx.field(static=True)
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Settings and seeds of a grid; nothing for a single lane."""
+        if not self.plan.grid:
+            return ()
+        return (len(jax.tree.leaves(self.settings)[0]), self.key.shape[-1])
+
     def over(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """Lifts ``fn(setting, per_seed, packed)`` to all lanes."""
         if not self.plan.grid:
             return fn
         over_seeds = jax.vmap(fn, in_axes=(None, 0, 0))
-        return jax.vmap(over_seeds, in_axes=(0, None, 0))
+        return jax.vmap(over_seeds, in_axes=(0, 0 if self.key.ndim == 2 else None, 0))
 
 
 def start(lanes: Lanes) -> list[Any]:
@@ -117,8 +124,8 @@ def advance(
     """
     first = step
     end = step + strides * length
-    shapes = jax.eval_shape(lambda: observe(lanes, packed))
-    records = jax.tree.map(lambda s: jnp.zeros((CAPACITY, *s.shape), s.dtype), shapes)
+    empty = lambda s: jnp.zeros((CAPACITY, *lanes.shape, *s.shape), s.dtype)
+    records = jax.tree.map(empty, lanes.pieces.observe.shapes())
 
     def with_draws_ahead(state: Any) -> Any:
         begin = state[1]
@@ -158,9 +165,13 @@ def _draw(lanes: Lanes, first: Array, many: int) -> PyTree:
     if lanes.plan.grid:  # what is drawn does not depend on the setting
         settings = jax.tree.map(lambda x: x[0], settings)
     one = lambda key, step: lanes.pieces.draw(lanes.arrays, settings, key, step)
-    if lanes.plan.grid:
-        one = jax.vmap(one, in_axes=(0, None))
-    return jax.vmap(one, in_axes=(None, 0))(lanes.key, first + jnp.arange(many, dtype=first.dtype))
+    steps = first + jnp.arange(many, dtype=first.dtype)
+    if not lanes.plan.grid:
+        return jax.vmap(one, in_axes=(None, 0))(lanes.key, steps)
+    # One axis of steps and seeds together: loops inside of loops take longer to compile.
+    pairs = jnp.tile(lanes.key.ravel(), many), jnp.repeat(steps, lanes.key.size)
+    cut = lambda x: x.reshape(many, *lanes.key.shape, *x.shape[1:])
+    return jax.tree.map(cut, jax.vmap(one)(*pairs))
 
 
 def _step(lanes: Lanes, packed: list[Any], draws: Any, step: Array) -> list[Any]:

@@ -34,6 +34,7 @@ class Plan(NamedTuple):
     grid: whether there is a grid of settings × seeds.
     ahead: for how many steps draws are made ahead.
     unroll: steps in a loop of known length, where that pays; 1 where it does not.
+    micro_batch: for every level the most draws that are evaluated at once; None means a batch.
     """
 
     sizes: tuple[int, ...]
@@ -44,6 +45,7 @@ class Plan(NamedTuple):
     grid: bool = False
     ahead: int = 1
     unroll: int = 1
+    micro_batch: tuple[int | None, ...] = ()
 
 
 def make_plan(
@@ -55,6 +57,7 @@ def make_plan(
     columns: tuple[str, ...],
     average: str | None = None,
     seeds: int | None = None,
+    micro_batch: tuple[int | None, ...] = (),
 ) -> Plan:
     """The plan of a run; ``seeds`` is None for a single lane.
 
@@ -81,6 +84,7 @@ def make_plan(
         grid=seeds is not None,
         ahead=ahead,
         unroll=UNROLLED_STEPS if short else 1,
+        micro_batch=micro_batch,
     )
 
 
@@ -88,15 +92,15 @@ def draw_sizes(
     problem: Problem, batch_size: Any, init_batch_size: Any
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Draws per level, of a step and of the start, which has ten times as many unless told otherwise."""
-    sizes = _level_sizes(problem, "batch_size", batch_size)
+    sizes = level_sizes(problem, "batch_size", batch_size)
     if init_batch_size is not None:
-        return sizes, _level_sizes(problem, "init_batch_size", init_batch_size)
+        return sizes, level_sizes(problem, "init_batch_size", init_batch_size)
     # The start of a method with a table visits every block, which is many draws already.
     times = 10 if problem.blocks is None else 1
     return sizes, tuple(times * size for size in sizes)
 
 
-def _level_sizes(problem: Problem, name: str, size: Any) -> tuple[int, ...]:
+def level_sizes(problem: Problem, name: str, size: Any) -> tuple[int, ...]:
     """From one number or a dictionary by level name; 0 for deterministic levels."""
     stochastic = [level.name for level in problem.levels if level.source is not None]
     if not isinstance(size, dict):

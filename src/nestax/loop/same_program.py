@@ -77,35 +77,33 @@ def _trace_pieces(static: Lane, shapes: Shapes) -> Pieces:
         lambda a, setting, key: noted(whole(a).start(setting, key)), arrays, setting, key, shared=shared
     )
     draw = trace(lambda a, *rest: whole(a).draw(*rest), arrays, setting, key, now, shared=shared)
-    carry = jax.eval_shape(start, arrays, setting, key)
-    batches = jax.eval_shape(draw, arrays, setting, key, now)
+    carry = start.shapes()
+    batches = draw.shapes()
     packing = Packing(shapes_of(carry), seen.pop())
-    while True:
+    period = static.plan.period
+    kinds = [False] * (period != 1) + [True] * (period is not None)
+    steps: dict[bool, Traced] = {}  # by whether they refresh the method
+    while len(steps) < len(kinds):
+        refresh = kinds[len(steps)]
+
+        def one(a: Any, setting: Any, key: Any, batches: Any, packed: Any, step: Any) -> Carry:
+            before = packing.unpack(packed)  # noqa: B023 (called in this turn)
+            return noted(whole(a).step(setting, key, batches, before, step, refresh))  # noqa: B023
+
         packed = packing.pack(carry)
-
-        def step(refresh: bool, packing: Packing = packing, packed: Any = packed) -> Traced:
-            def one(a: Any, setting: Any, key: Any, batches: Any, packed: Any, step: Any) -> Carry:
-                before = packing.unpack(packed)
-                return noted(whole(a).step(setting, key, batches, before, step, refresh))
-
-            return trace(one, arrays, setting, key, batches, packed, now, shared=shared)
-
-        period = static.plan.period
-        plain = None if period == 1 else step(False)
-        refresh = None if period is None else step(True)
+        steps[refresh] = trace(one, arrays, setting, key, batches, packed, now, shared=shared)
         before = packing
-        while seen:
-            packing = packing.split(seen.pop())
-        if packing == before:
-            break
+        packing = before.split(seen.pop())
+        if packing != before:
+            steps.clear()
     observe = trace(
         lambda a, setting, packed: whole(a).observe(setting, packing.unpack(packed)),
         arrays,
         setting,
-        packed,
+        packing.pack(carry),
         shared=shared,
     )
-    return Pieces(start, draw, plain, refresh, observe, packing)
+    return Pieces(start, draw, steps.get(False), steps.get(True), observe, packing)
 
 
 def settled(static: PyTree) -> Hashable | None:

@@ -72,6 +72,7 @@ class Lane(eqx.Module):
     def method(self, setting: PyTree) -> tuple[Problem, Method]:
         """Problem and method of this lane, with defaults filled in, in the dtype of w."""
         problem, method = self.build(self.problem, trees.cast(setting, self.problem.dtype))
+        problem = problem.in_parts(self.plan.micro_batch)
         return problem, method.ready(problem, self.horizon, self.plan.sizes)
 
     def start(self, setting: PyTree, key: Array) -> Carry:

@@ -2,6 +2,7 @@
 
 import abc
 import dataclasses
+import functools
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
@@ -12,6 +13,7 @@ from jaxtyping import Array, PyTree
 from nestax.chain.jacobian import Jacobian
 from nestax.chain.problem import Problem
 from nestax.errors import POSITIVE, ProblemError
+from nestax.parts.form import in_form
 from nestax.parts.settings import (
     Setting,
     Settings,
@@ -110,6 +112,13 @@ class AbstractEstimator(Settings):
     #: How it runs on a chain with blocks: "table", with memory of every block, so that the start visits
     #: all of them; "visited", with none; None on the view of all blocks side by side.
     blocks: ClassVar[str | None] = None
+
+    def __init_subclass__(cls, **options: Any):
+        super().__init_subclass__(**options)
+        # Here rather than in every method: batches may come from anybody's loop.
+        for name in ("init", "update", "refresh"):
+            if name in vars(cls):
+                setattr(cls, name, _with_checked_batches(vars(cls)[name]))
 
     @property
     @abc.abstractmethod
@@ -219,6 +228,14 @@ class AbstractEstimator(Settings):
     def view(self, problem: Problem) -> Problem:
         """The problem as the method sees it: one that knows no blocks sees all of them side by side."""
         return problem if self.blocks else problem.every_block()
+
+
+def _with_checked_batches(method: Any) -> Any:
+    @functools.wraps(method)
+    def checked(self: AbstractEstimator, problem: Problem, w: PyTree, batches: Any, *state: Any) -> Any:
+        return method(self, problem, w, in_form(problem, self.level_passes(problem), batches), *state)
+
+    return checked
 
 
 # What an estimator is given. A key belongs to (seed, level, pass); the step is folded in by the source.

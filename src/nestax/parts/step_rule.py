@@ -82,8 +82,7 @@ class FromOptax(AbstractStep):
     def lifted(self, w: PyTree, aux: Callable[[], dict[str, Any]]) -> "FromOptax":
         """The optimiser as data: learning rates, decays and the numbers of schedules are leaves."""
         init = trace(self.optimizer.init, w, lift=True)
-        state = jax.eval_shape(init, w)
-        update = trace(self.optimizer.update, w, state, w, grad=w, **aux(), lift=True)
+        update = trace(self.optimizer.update, w, init.shapes(), w, grad=w, **aux(), lift=True)
         return FromOptax(optax.GradientTransformationExtraArgs(init, update))
 
     def check(self, problem: Problem) -> None:

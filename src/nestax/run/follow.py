@@ -20,7 +20,7 @@ from nestax.loop.status import Status
 from nestax.loop.step import as_columns
 from nestax.run.failure import last_finite, name_failure, without_trackers
 from nestax.run.prepare import Run
-from nestax.run.progress import progress_line
+from nestax.run.progress import ALOUD, COMPILING, progress_line
 
 
 class Rules(NamedTuple):
@@ -135,6 +135,8 @@ def follow(
         show = None
         if sys.stderr.isatty() if progress is None else progress:
             show = stack.enter_context(progress_line(end))
+        else:
+            ALOUD.get()(COMPILING)
         asked = stack.enter_context(interruptions())
         if keeper:
             stack.enter_context(keeper.at_work())
@@ -210,9 +212,9 @@ def _go_on(
 
 
 def _weights_of(compiled: Compiled, at: At) -> tuple[Any, Any] | None:
-    """A copy of the weights and of their average, where the next chunk overwrites them."""
+    """A copy of the weights and of their average on the host, where the next chunk overwrites them."""
     kept = (at.carry.w, at.carry.average)
-    return jax.tree.map(jnp.copy, kept) if compiled.donates else None
+    return jax.tree.map(np.array, kept) if compiled.donates else None
 
 
 def _failed(compiled: Compiled, chunk: Chunk, book: Book, weights: tuple[Any, Any] | None) -> Ended:
@@ -220,7 +222,8 @@ def _failed(compiled: Compiled, chunk: Chunk, book: Book, weights: tuple[Any, An
     bad = int(np.flatnonzero(~chunk.records["finite"])[0])
     if weights is not None:  # there is nothing to go back to but the weights
         book.finite = np.asarray(False)  # so that the last checkpoint stays the last good one
-        carry = dataclasses.replace(chunk.after.carry, w=weights[0], average=weights[1])
+        w, average = jax.tree.map(jnp.asarray, weights)
+        carry = dataclasses.replace(chunk.after.carry, w=w, average=average)
         at = At(carry, chunk.before.step)
         return Ended(at, book, Status.NONFINITE, without_trackers(chunk.before.step))
     at, first, last = last_finite(compiled, chunk, bad)

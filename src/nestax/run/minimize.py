@@ -36,6 +36,7 @@ def minimize(
     samples: int | None = None,
     batch_size: int | dict[str, int] = 32,
     init_batch_size: int | dict[str, int] | None = None,
+    micro_batch: int | dict[str, int] | None = None,
     seed: int = 0,
     record_every: int | None = None,
     record: Sequence[str] | None = None,
@@ -63,6 +64,9 @@ def minimize(
         samples: budget of draws over all levels, the first batch included.
         batch_size: draws per level and step, one number or a dictionary by level name.
         init_batch_size: the same for the start; ten times ``batch_size`` by default.
+        micro_batch: evaluate at most so many draws of a batch at once, one number or a dictionary by
+            level name. By default batches are cut only where they would not fit into memory;
+            ``result.micro_batch`` tells.
         seed: every draw is a function of the seed and the step.
         record_every: steps between records; a hundredth of the run by default.
         record: names of the columns; see ``nx.COLUMNS``. By default the tracked value, and the
@@ -126,6 +130,7 @@ def minimize(
         samples=samples,
         batch_size=batch_size,
         init_batch_size=init_batch_size,
+        micro_batch=micro_batch,
         record_every=record_every,
         record=record,
         gap=target_gap is not None,
@@ -134,6 +139,7 @@ def minimize(
         begin=0 if start is None else start.step,
         spent=None if start is None else start.cost,
         search=search,
+        copies=1 if start is target_gap is patience is None else 2,
     )
     compiled = run.compiled
     feed = run.compiled.feed
@@ -173,6 +179,7 @@ def minimize(
         ended.message,
         Continuation(carry, compiled.all.key, step, run.cost(step), rows),
         tuple(level.name for level in problem.levels),
+        run.micro_batch,
     )
     return warn_if_diverged(result)
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
@@ -10,12 +11,14 @@ from jaxtyping import Array, PyTree
 from nestax.chain.problem import Problem
 from nestax.errors import SettingError, check_count
 from nestax.loop.compiled import Compiled
+from nestax.loop.memory import asked_for, parts_that_fit
 from nestax.loop.plan import AVERAGES, Cost, Meter, draw_sizes, make_plan
 from nestax.loop.step import Always, Lane, choose_columns
 from nestax.parts.estimator import AbstractEstimator
 from nestax.parts.step_rule import Method
 from nestax.steps.descent import step_of
 from nestax.streams.feed import Feed, courses_of, with_room
+from nestax.trees import on_device
 
 
 class Run(NamedTuple):
@@ -33,6 +36,13 @@ class Run(NamedTuple):
     stride: int
     spent: Cost
 
+    @property
+    def micro_batch(self) -> dict[str, int]:
+        """How many draws are evaluated at once, of the levels whose batches are cut."""
+        lane = self.compiled.lane
+        pairs = zip(lane.problem.levels, lane.plan.micro_batch, strict=True)
+        return {level.name: most for level, most in pairs if most is not None}
+
     def cost(self, step: int) -> Cost:
         """What it has cost after so many steps."""
         return self.meter.after(self.spent, self.begin, step)
@@ -47,6 +57,7 @@ def prepare(
     samples: int | None = None,
     batch_size: int | dict[str, int],
     init_batch_size: int | dict[str, int] | None = None,
+    micro_batch: int | dict[str, int] | None = None,
     record_every: int | None = None,
     record: Sequence[str] | None = None,
     gap: bool = False,
@@ -63,8 +74,9 @@ def prepare(
     Args:
         problem: the chain of levels.
         method: what runs; in a grid that of the first lane, which has the static facts of all.
-        key: one key, or one per seed in a grid.
-        steps, samples, batch_size, init_batch_size, record_every, record: as in ``minimize``.
+        key: one key, or one per seed in a grid, or one per setting and seed.
+        steps, samples, batch_size, init_batch_size, micro_batch, record_every, record: as in
+            ``minimize``.
         gap: whether the gap is recorded in any case.
         output, seed: as in ``minimize``. With "random" the run ends after a number of steps that the
             seed draws.
@@ -88,6 +100,12 @@ def prepare(
     fed = any(level.source is not None and level.source.fed for level in problem.levels)
     courses = courses_of(problem, estimator, sizes, first_sizes) if fed else []
     problem = with_room(problem, courses) if fed else problem
+    build, settings = grid or (None, ())
+    if micro_batch is None:
+        lanes = len(jax.tree.leaves(settings)[0]) * key.shape[-1] if grid else 1
+        parts = parts_that_fit(problem, estimator, sizes, first_sizes, lanes)
+    else:
+        parts = asked_for(problem, sizes, micro_batch)
     plan = make_plan(
         problem,
         estimator,
@@ -95,14 +113,17 @@ def prepare(
         first_sizes,
         columns=columns,
         average=output if output in AVERAGES else None,
-        seeds=len(key) if grid else None,
+        seeds=key.size if grid else None,
+        micro_batch=parts,
     )
     feed = None
     if fed:
         feed = Feed(problem, courses, plan.ahead, stride, total)
         problem = with_room(problem, courses, feed.steps)
-    build, settings = grid or (Always(method.lifted(problem, first_sizes)), ())
-    lane = Lane(problem, build, jnp.asarray(begin + steps), plan)
+    if build is None:
+        build = Always(method.lifted(problem, first_sizes))
+    horizon = on_device(np.asarray(begin + steps, jnp.result_type(int)))
+    lane = Lane(problem, build, horizon, plan)
     return Run(Compiled(lane, settings, key, feed, copies), meter, begin, total, stride, spent)
 
 

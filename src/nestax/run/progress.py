@@ -2,7 +2,12 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
+
+COMPILING = "compiling …"
+#: What is done with words about a run that has no progress line: nothing, but for the command line.
+ALOUD: ContextVar[Callable[[str], None]] = ContextVar("aloud", default=lambda words: None)
 
 
 @contextmanager
@@ -24,7 +29,7 @@ def progress_line(total: int) -> Iterator[Callable[..., None]]:
         TextColumn("{task.description}"),
     )
     with Progress(*parts, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=total)
+        task = bar.add_task(COMPILING, total=total)
 
         def show(step: int, **columns: Any) -> None:
             words = "  ".join(f"{k} {v:.6g}" for k, v in columns.items())

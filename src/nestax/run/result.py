@@ -40,6 +40,7 @@ class Result:
     status, message: how the run ended, as an enumeration and as a sentence.
     carry: everything needed to continue.
     levels: the names of the levels.
+    micro_batch: how many draws were evaluated at once, of the levels whose batches were cut.
     """
 
     w: PyTree
@@ -48,6 +49,7 @@ class Result:
     message: str
     carry: Continuation
     levels: tuple[str, ...] = ()
+    micro_batch: dict[str, int] = dataclasses.field(default_factory=dict)
 
     @property
     def diagnosis(self) -> str:
@@ -97,6 +99,7 @@ class Result:
             "cost": self.carry.cost,
             "rows": self.carry.rows,
             "levels": self.levels,
+            "micro_batch": self.micro_batch,
             "tree": _tree_as_json(jax.tree.map(lambda _: "leaf", self.w)),
         }
         contiguous = {k: np.array(v, order="C") for k, v in tensors.items()}
@@ -156,6 +159,7 @@ def _result(tensors: dict[str, Any], about: dict[str, Any], like: PyTree) -> Res
         message,
         Continuation(pick("carry"), key, step, Cost(*cost), tuple(rows)),
         tuple(map(str, about.get("levels", []))),
+        {str(name): int(most) for name, most in about.get("micro_batch", {}).items()},
     )
 
 

@@ -11,7 +11,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import PyTree
+from jaxtyping import Array, PyTree
 
 from nestax.chain.problem import Problem
 from nestax.checkpoints.keeper import Keeper
@@ -24,6 +24,7 @@ from nestax.parts.step_rule import Method
 from nestax.run.follow import follow
 from nestax.run.prepare import as_method, prepare
 from nestax.streams.feed import streams_of
+from nestax.trees import on_device
 
 Settings = dict[str, np.ndarray]
 
@@ -51,6 +52,7 @@ class Sweep:
         they have shape (records,).
     status: array (S, R) of ``Status``.
     ended, message: how the sweep as a whole ended, as a status and as a sentence.
+    micro_batch: how many draws were evaluated at once, of the levels whose batches were cut.
     """
 
     settings: Settings
@@ -59,6 +61,7 @@ class Sweep:
     status: np.ndarray
     ended: Status = Status.SUCCESS
     message: str = Status.SUCCESS.value
+    micro_batch: dict[str, int] = dataclasses.field(default_factory=dict)
 
     def __repr__(self) -> str:
         settings, seeds = self.status.shape
@@ -130,11 +133,12 @@ def sweep(
     build: Callable[[Any], Any],
     *,
     settings: Settings,
-    seeds: int | Sequence[int],
+    seeds: int | Sequence[int] | np.ndarray,
     steps: int | None = None,
     samples: int | None = None,
     batch_size: int | dict[str, int] = 32,
     init_batch_size: int | dict[str, int] | None = None,
+    micro_batch: int | dict[str, int] | None = None,
     record_every: int | None = None,
     record: Sequence[str] | None = None,
     progress: bool | None = None,
@@ -154,15 +158,16 @@ def sweep(
             numbers inside the levels through ``problem.with_args``; or to an estimator alone, which
             brings the step rule and the output it was published with.
         settings: columns of equal length, usually ``nx.grid(...)``.
-        seeds: how many seeds, or a list of them.
-        steps, samples, batch_size, init_batch_size, record_every, record, progress: as in
+        seeds: how many seeds, or a list of them; or a table with a row for every setting, which draws
+            for every lane by itself.
+        steps, samples, batch_size, init_batch_size, micro_batch, record_every, record, progress: as in
             ``minimize``; a budget of samples is per lane.
         checkpoint, checkpoint_every, resume: as in ``minimize``.
     """
     keeper = None
     if checkpoint is not None or resume:
         keeper = Keeper(checkpoint, checkpoint_every, resume)
-    seeds = list(range(check_count("seeds", seeds))) if np.ndim(seeds) == 0 else list(seeds)  # pyright: ignore[reportArgumentType]
+    seeds = np.arange(check_count("seeds", seeds)) if np.ndim(seeds) == 0 else np.asarray(seeds)
     lengths = {len(column) for column in settings.values()} if isinstance(settings, dict) else set()
     if len(lengths) != 1:
         raise SettingError("settings must be columns of one length, for example from nx.grid(...).")
@@ -171,7 +176,12 @@ def sweep(
     rows = [{k: float(v[n]) for k, v in settings.items()} for n in range(lengths.pop())]
     each = [built(problem, row)[1] for row in rows]
     first = each[0]
-    if len(seeds) > 1 and streams_of(problem):
+    if seeds.dtype.kind not in "iu" or seeds.ndim > 2 or (seeds.ndim == 2 and len(seeds) != len(rows)):
+        raise SettingError(
+            "seeds must be whole numbers: how many, a list of them, or a table with a row for every one "
+            f"of the {len(rows)} settings; got {seeds.dtype} of shape {seeds.shape}."
+        )
+    if seeds.size > 1 and streams_of(problem):
         raise SettingError(
             "a stream hands the same rows to every seed, so that several would tell nothing about "
             "chance: use seeds=1."
@@ -181,18 +191,19 @@ def sweep(
     run = prepare(
         problem,
         first,
-        key=jax.vmap(jax.random.key)(jnp.asarray(seeds)),
+        key=_keys(seeds),
         steps=steps,
         samples=samples,
         batch_size=batch_size,
         init_batch_size=init_batch_size,
+        micro_batch=micro_batch,
         record_every=record_every,
         record=record,
         output=output,
-        grid=(built, {name: jnp.asarray(v, problem.dtype) for name, v in settings.items()}),
+        grid=(built, {name: on_device(np.asarray(v, problem.dtype)) for name, v in settings.items()}),
         copies=1,
     )
-    facts = {"run": "sweep", "seeds": [int(s) for s in seeds], "record_every": run.stride}
+    facts = {"run": "sweep", "seeds": seeds.tolist(), "record_every": run.stride}
     ended = follow(run, keeper=keeper, facts=facts, progress=progress)
     carry = ended.at.carry
     finite = ended.book.finite
@@ -208,7 +219,17 @@ def sweep(
         np.asarray([Status.NONFINITE, whole])[finite.astype(int)],
         whole,
         ended.message,
+        run.micro_batch,
     )
+
+
+def _keys(seeds: np.ndarray) -> Array:
+    """The key of every seed."""
+    key = jax.random.key
+    for _ in seeds.shape:
+        key = jax.vmap(key)
+    # Python's numbers are refused where they do not fit, NumPy's would be cut off.
+    return key(on_device(np.asarray(seeds.tolist(), jnp.result_type(int))))
 
 
 class Point(SimpleNamespace):

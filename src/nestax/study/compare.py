@@ -1,13 +1,16 @@
 """Methods side by side: the same problem, the same grid, the same budget of samples."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import equinox as eqx
+import jax
 import numpy as np
 
+import nestax.trees as trees
 from nestax.chain.problem import Problem
 from nestax.errors import ProblemError, SettingError, check_count
 from nestax.estimators.registry import find
@@ -21,6 +24,8 @@ LEARNING_RATES = (0.01, 0.03, 0.1, 0.3, 1.0)
 FIRST_TUNING_SEED = 1_000_000
 #: The end of a run, over which results are averaged: this share of the records.
 TAIL = 0.2
+#: Tuning and reporting share a program unless one of them has more than so many times the other's runs.
+UNEQUAL = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,8 +133,13 @@ def compare(
             inside = None if checkpoint is None else Path(checkpoint) / f"method-{k + 1}-{part}"
             return sweep(problem, build, checkpoint=inside, **lanes, **facts).whole()
 
+        lanes = (len(next(iter(settings.values()))), len(choosing))
+        counts = (math.prod(lanes), len(seeds))
+        # What is shared draws for every lane by itself, which may cost much where draws are simulated.
+        shared = problem.finite and max(counts) <= UNEQUAL * min(counts)
+        own = np.tile(choosing, (lanes[0], 1)) if shared else choosing
         try:
-            tuning[name] = one("tuning", settings=settings, seeds=choosing)
+            tuning[name] = one("tuning", settings=settings, seeds=own)
         except ProblemError as error:
             refused[name] = str(error)
             continue
@@ -137,8 +147,11 @@ def compare(
             raise SettingError(f"{name}: {error}") from None
         best = int(np.argmin(_ends(tuning[name], by).mean(axis=1)))
         chosen = {key: values[best : best + 1] for key, values in settings.items()}
-        run = runs[name] = one("run", settings=chosen, seeds=seeds)
-        rows.append([name, *_row(run, chosen, tune, by)])
+        if shared:
+            runs[name] = _in_lanes(one, chosen, seeds, lanes)
+        else:
+            runs[name] = one("run", settings=chosen, seeds=seeds)
+        rows.append([name, *_row(runs[name], chosen, tune, by)])
     rows.sort(key=lambda row: row[-4])
     columns = ["method", *tune, "steps", "samples", by, "± std", "grad_norm", "diverged"]
     return Comparison(Table(columns, rows), runs, tuning, refused, by)
@@ -147,6 +160,29 @@ def compare(
 def tuning_seeds(count: int) -> list[int]:
     """Seeds that choose settings and are not reported."""
     return [FIRST_TUNING_SEED + k for k in range(check_count("tune_seeds", count))]
+
+
+def _in_lanes(
+    one: Callable[..., Sweep], chosen: Settings, seeds: Sequence[int], lanes: tuple[int, int]
+) -> Sweep:
+    """One setting with every seed, as sweeps over lanes of a given shape; the last of them is filled up.
+
+    They are the same program as any other sweep of that shape.
+    """
+    settings = {key: np.repeat(value, lanes[0]) for key, value in chosen.items()}
+    tables = np.resize(seeds, (-(-len(seeds) // math.prod(lanes)), *lanes))
+    parts = [one(f"run-{k + 1}", settings=settings, seeds=table) for k, table in enumerate(tables)]
+
+    def joined(*arrays: Any) -> np.ndarray:
+        rows = [np.asarray(x).reshape(1, -1, *x.shape[2:]) for x in arrays]
+        return np.concatenate(rows, axis=1)[:, : len(seeds)]
+
+    records = {
+        name: column if column.ndim == 1 else joined(*(part.records[name] for part in parts))
+        for name, column in parts[0].records.items()
+    }
+    w = jax.tree.map(lambda *x: trees.on_device(joined(*x)), *(part.w for part in parts))
+    return Sweep(chosen, w, records, joined(*(part.status for part in parts)))
 
 
 def _row(run: Sweep, chosen: Settings, tune: Settings, by: str) -> list[Any]:

@@ -80,7 +80,8 @@ def evaluate(
         passes = draw_batches(
             with_first_rows(problem, draws), ("value",), jax.random.key(seed), 0, sizes
         )
-        drawn = [batch["value"] for batch in passes]
+        many = lambda batch: batch and dataclasses.replace(batch, many=True)
+        drawn = [many(batch["value"]) for batch in passes]
     if drawn is None and streams_of(problem):
         value, influences, streamed = _survey(problem, w)
     else:
@@ -203,7 +204,7 @@ def _parts(stream: Stream) -> Iterator[tuple[float, Batch]]:
         if why is not None:
             raise ProblemError(why)
         cast = lambda x, s: jnp.asarray(x, s.dtype)
-        yield min(most, size - start) / size, Batch(jax.tree.map(cast, rows, one))
+        yield min(most, size - start) / size, Batch(jax.tree.map(cast, rows, one), many=True)
 
 
 def _effects(level: Level, x: PyTree, batch: Any, adjoint: PyTree) -> list[Array]:

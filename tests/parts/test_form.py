@@ -1,0 +1,71 @@
+"""Batches from anybody's own loop: the form that estimators take, and one sentence for any other."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from tests.support.blocked import blocked
+from tests.support.compare import assert_same, flat
+
+import nestax as nx
+
+RETURNS = nx.datasets.synthetic_returns(100, 5)
+ROWS = nx.Batch(jnp.asarray(RETURNS[:8]))
+PROBLEM = nx.problems.mean_deviation(RETURNS)
+W = PROBLEM.w0
+FORM = r"\[\{'value': nx.Batch\(rows\)\}, \{'value': nx.Batch\(rows\)\}, \{\}\]"
+
+
+@pytest.mark.parametrize("nothing", [{}, None, {"value": None}])
+def test_a_level_without_data_draws_nothing_whatever_is_given(nothing):
+    smvr = nx.SMVR(beta=0.1)
+    estimate, state = smvr.init(PROBLEM, W, [{"value": ROWS}, {"value": ROWS}, nothing])
+    expected, _ = smvr.init(PROBLEM, W, ({"value": ROWS}, {"value": ROWS}, {"value": None}))
+    assert_same(flat(estimate), flat(expected))
+    step = jax.jit(lambda batches: smvr.update(PROBLEM, W, batches, state)[0])
+    assert np.isfinite(flat(step([{"value": ROWS}, {"value": ROWS}, nothing]))).all()
+
+
+@pytest.mark.parametrize(
+    ("batches", "what"),
+    [
+        (ROWS, "got Batch"),
+        ([ROWS, ROWS, None], "level 'mean' has Batch instead of a dictionary"),
+        ([ROWS.draws, ROWS.draws, None], "level 'mean' has an array instead of a dictionary"),
+        ([{"value": ROWS}, {"value": ROWS.draws}, {}], "level 'variance' has an array for 'value'"),
+        ([{"value": ROWS}, {"value": None}, {}], "level 'variance' has NoneType for 'value'"),
+        ([{"value": ROWS}, {"values": ROWS}, {}], "level 'variance' has nothing for 'value'"),
+        ([{"value": ROWS}, {"value": ROWS}], "got 2 for 3 levels"),
+    ],
+)
+def test_any_other_form_is_refused_with_the_right_one(batches, what):
+    smvr = nx.SMVR(beta=0.1)
+    _, state = smvr.init(PROBLEM, W, [{"value": ROWS}, {"value": ROWS}, {}])
+    with pytest.raises(nx.SettingError, match=f"{FORM}; {what}[.]$"):
+        smvr.init(PROBLEM, W, batches)
+    with pytest.raises(nx.SettingError, match=f"{FORM}; {what}[.]$"):
+        smvr.update(PROBLEM, W, batches, state)
+
+
+def test_the_form_names_the_passes_of_the_method():
+    two_passes = nx.AdjointSMVR(beta=0.1, mode="fresh")
+    with pytest.raises(
+        nx.SettingError, match=r"\[\{'value': nx.Batch\(rows\), 'grad': nx.Batch\(rows\)\}"
+    ):
+        two_passes.init(PROBLEM, W, [{"value": ROWS}, {"value": ROWS}, {}])
+
+
+def test_methods_with_memory_of_every_block_are_checked_too():
+    problem = blocked("two_levels").problem
+    with pytest.raises(nx.SettingError, match="batches must be one dictionary per level"):
+        nx.SOX(0.1, 0.1).init(problem, problem.w0, [ROWS, ROWS])
+
+
+def test_a_method_of_ones_own_is_checked_without_doing_anything():
+    class Own(nx.Plain):
+        def update(self, problem, w, batches, state):
+            return super().update(problem, w, batches, state)
+
+    _, state = Own().init(PROBLEM, W, [{"value": ROWS}, {"value": ROWS}, {}])
+    with pytest.raises(nx.SettingError, match="batches must be one dictionary per level"):
+        Own().update(PROBLEM, W, ROWS, state)
