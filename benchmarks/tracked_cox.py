@@ -31,7 +31,7 @@ STEPS = size(3_000, small=20)
 TUNING = size(3, small=1)
 SEEDS = size(10, small=2)
 HELD_OUT = 0.25
-RATES = size(tuple(float(f"{0.01 * 10 ** (k / 2):.1g}") for k in range(7)), small=(0.1, 0.3))
+RATES = size(tuple(float(f"{0.001 * 10 ** (k / 2):.1g}") for k in range(7)), small=(0.1, 0.3))
 BETAS = size((0.01, 0.03, 0.1, 0.3, 0.6, 0.9), small=(0.1,))
 #: Batches in the bank, and what is kept of the weights that fill it.
 BANKS = size(tuple((n, keep) for n in (3, 10, 30) for keep in (0.9, 0.999)), small=((3, 0.9),))

@@ -160,7 +160,7 @@ def test_the_same_steps_as_by_hand():
         (lambda: nx.losses.log_mean_exp(data.h, None), "either beta=, a number"),
         (
             lambda: nx.losses.average_precision(data.h, data.labels, None, ALL, beta=BETA),
-            "how many rows it has",
+            "how many rows the data have",
         ),
     ],
 )

@@ -125,9 +125,7 @@ def cox(
 
     Reference: Cox, J. R. Stat. Soc. B 1972; Breslow, Biometrics 1974; Efron, J. Am. Stat. Assoc. 1977.
     """
-    if state is None or state.n is None:
-        raise SettingError("cox needs to know how many rows the data have: nx.track_init(0.0, n=...).")
-    n = state.n
+    n = _rows_of_data("cox", state)
     rows = _batch("cox", risk)
     time, event = jnp.asarray(time), jnp.asarray(event)
     share = jnp.where(jnp.eye(rows, dtype=bool), 1.0, (n - 1) / (rows - 1)).astype(risk.dtype)
@@ -181,13 +179,14 @@ def average_precision(
     Reference: Qi, Luo, Xu, Ji, Yang, NeurIPS 2021.
     """
     check_setting("margin", margin, *POSITIVE)
+    n = _rows_of_data("average_precision", state)
     rows = _batch("average_precision", scores)
     others = 1 - jnp.eye(rows, dtype=scores.dtype)
     loss = others * jnp.maximum(margin + scores[None, :] - scores[:, None], 0) ** 2
     y = jnp.asarray(labels, scores.dtype)
     ranks = jnp.stack([loss @ y, jnp.sum(loss, 1)], axis=1) / (rows - 1)
-    ranks, state = track(ranks, state, index, **memory)  # refuses a state without rows
-    own = margin**2 / max(state.n - 1, 1)
+    ranks, state = track(ranks, state, index, **memory)
+    own = margin**2 / max(n - 1, 1)
     precision = (ranks[:, 0] + own) / (ranks[:, 1] + own)
     return -jnp.mean(y * precision), state
 
@@ -200,3 +199,11 @@ def _batch(name: str, rows: PyTree) -> int:
             f"{name} compares the rows of a batch with each other and needs at least two."
         )
     return size
+
+
+def _rows_of_data(name: str, state: TrackState | None) -> int:
+    if state is None or state.n is None:
+        raise SettingError(
+            f"{name} needs to know how many rows the data have: give n= to nx.track_init."
+        )
+    return state.n

@@ -151,7 +151,7 @@ def track(
     before = trees.cast(before, dtype)
     row = (state.value, state.count, state.belief)
     move = lambda *now: _move(*now, beta=beta, lagged=lagged, log=log, project=project)
-    if index is None:
+    if index is None or state.n is None:
         shown, (value, count, belief), fine = move(fresh, before, row)
     else:
         outside = (index < 0) | (index >= state.n)
