@@ -25,6 +25,7 @@ from nestax.table import Table
 from pages import fill
 from real_data import breast_cancer_study
 from script import SMALL, few, parser, results, size
+from tables import with_error
 
 ROWS = size((2, 6, 12, 24), small=(4,))
 STEPS = size(3_000, small=20)
@@ -349,10 +350,6 @@ def checked() -> dict[str, Any]:
 
 
 # The page
-
-
-def with_error(x: np.ndarray, signed: str = "", unit: float = 1.0) -> str:
-    return f"{unit * x.mean():{signed}.2f} ± {unit * x.std(ddof=1) / len(x) ** 0.5:.2f}"
 
 
 def gaps_table(kept: dict[str, Any]) -> Table:
