@@ -15,6 +15,7 @@ import time as clock
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -163,7 +164,14 @@ def table(data: Data, rows: int) -> nx.TrackState:
     return nx.track_init(0.0, n=len(data.x))
 
 
+def risk_sets(data: Data, rows: int) -> nx.TrackState:
+    """The sums of all rows as they are at the first weights, which are 0."""
+    sizes = jnp.sum(data.time[None, :] >= data.time[:, None], axis=1)
+    return eqx.tree_at(lambda state: state.value, table(data, rows), jnp.log(sizes.astype(float)))
+
+
 OURS = "`nx.losses.cox`"
+BEGUN = f"{OURS}, begun with the risk sets"
 LAGGED = f"{OURS}, lagged"
 AUTO = '`gain="auto"`'
 ALONE = "the batch alone"
@@ -173,10 +181,11 @@ CONTENDERS = few(
         "a bank, as torchsurv": Contender(with_bank, empty_bank, BANKS, lambda w, bank: bank.target),
         "a table, as LibAUC": Contender(from_nothing, lambda data, rows: jnp.zeros(len(data.x)), BETAS),
         OURS: Contender(tracked, table, BETAS),
+        BEGUN: Contender(tracked, risk_sets, BETAS),
         LAGGED: Contender(functools.partial(tracked, lagged=True), table, BETAS),
         AUTO: Contender(self_setting, first_visits, (0.0,)),
     },
-    small=6,
+    small=7,
 )
 
 

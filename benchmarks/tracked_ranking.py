@@ -2,9 +2,9 @@
 
     make tracked-ranking   everything, against LibAUC's own loss, optimiser and sampler; ten minutes
 
-260 calcifications among 11,183 candidates, another third of the rows held out for every seed. The network,
-the number of rows a step and the number of steps are the same for all. Learning rate and what the memory
-forgets are chosen on seeds of their own, by the average precision of the rows held out there.
+260 calcifications among 11,183 candidates, another third of the rows held out for every seed. All have
+the same network, rows a step and number of steps. Learning rate and what the memory forgets are
+chosen on seeds of their own, by the average precision of the rows held out there.
 """
 
 import functools
