@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 CONSTRAINTS ?= constraints.txt
 
 .PHONY: help demo test test-slow test-kills test-users test-typed test-torch test-benchmarks test-matrix fuzz \
-	fuzz-short lint types constraints upgrade bench bench-torch portfolio-table memory-table rates autotune-table clean
+	fuzz-short lint types constraints upgrade bench bench-torch portfolio-table memory-table tracked-cox tracked-cost rates autotune-table clean
 help:
 	@echo "make demo        solve a portfolio on made-up returns; leaves demo/report.html"
 	@echo "make test        all tests but the slow ones and the pages of the docs"
@@ -25,6 +25,8 @@ help:
 	@echo "make upgrade     gets the newest version of everything, and does that"
 	@echo "make portfolio-table   every method on real portfolios (NESTAX_DATA), into docs/comparison.md"
 	@echo "make memory-table      what memory is worth on 21 problems (NESTAX_DATA), into docs/memory.md"
+	@echo "make tracked-cox       what a tracker is worth in Cox's loss, into docs/tracked-results.md"
+	@echo "make tracked-cost      what it costs in a step of ResNet-18, into docs/tracked-results.md"
 	@echo "make rates             how samples grow with accuracy, into docs/rates.md (hours; --jobs helps)"
 	@echo "make autotune-table    settings found by themselves against a grid, into docs/theory.md"
 	@echo "make bench       the speed tables, and what is slower than kept (bench-torch adds a row of PyTorch)"
@@ -114,6 +116,20 @@ memory-table: $(READY)
 	$(BIN)/python -m pip install --quiet --no-deps lifelines
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/memory_cost.py
+
+# What these are held against needs PyTorch: an environment of their own.
+PEERS := .venv-torch/bin/python
+PEERS_READY = test -x $(PEERS) || $(PYTHON) -m venv .venv-torch; \
+	$(PEERS) -m pip install --quiet $(addprefix --constraint=,$(CONSTRAINTS)) --editable . torch==2.13.0
+
+tracked-cox:
+	$(PEERS_READY) scikit-survival torchsurv
+	$(PEERS) -m pip install --quiet --no-deps lifelines
+	$(PEERS) benchmarks/tracked_cox.py
+
+tracked-cost:
+	$(PEERS_READY)
+	$(PEERS) benchmarks/tracked_cost.py
 
 bench-torch: $(READY)
 	test -x .venv-torch/bin/python || $(PYTHON) -m venv .venv-torch

@@ -13,6 +13,7 @@ import importlib.metadata
 import json
 import time as clock
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -365,23 +366,25 @@ def gaps_table(kept: dict[str, Any]) -> Table:
     """Percent of the initial gap that are left; the least in a row is set bold."""
     lines = []
     for rows, found in kept.items():
-        means = {name: np.mean(of["left"]) for name, of in found.items()}
-        cells = [
-            f"**{with_error(np.asarray(found[name]['left']), unit=100)}**"
-            if mean == min(means.values())
-            else with_error(np.asarray(found[name]["left"]), unit=100)
-            for name, mean in means.items()
-        ]
-        lines.append([rows, *cells])
-    return Table(["rows a step", *next(iter(kept.values()))], lines)
+        least = min(np.mean(of["left"]) for of in found.values())
+        words = {name: with_error(np.asarray(of["left"]), unit=100) for name, of in found.items()}
+        bold = lambda name, found=found, least=least: np.mean(found[name]["left"]) == least
+        cells = {name: f"**{word}**" if bold(name) else word for name, word in words.items()}
+        lines.append([rows, *(cells.get(name, "–") for name in CONTENDERS)])
+    return Table(["rows a step", *CONTENDERS], lines)
 
 
 def concordance_table(kept: dict[str, Any], best: list[float]) -> Table:
+    def word(of: dict[str, Any] | None) -> str:
+        if of is None:
+            return "–"
+        return f"{np.mean(of['concordance']):.4f}" if np.isfinite(of["left"]).all() else "diverged"
+
     lines = [
-        [rows, *(f"{np.mean(of['concordance']):.4f}" for of in found.values()), f"{np.mean(best):.4f}"]
+        [rows, *(word(found.get(name)) for name in CONTENDERS), f"{np.mean(best):.4f}"]
         for rows, found in kept.items()
     ]
-    return Table(["rows a step", *next(iter(kept.values())), "optimum"], lines)
+    return Table(["rows a step", *CONTENDERS, "optimum"], lines)
 
 
 def difference_table(kept: dict[str, Any]) -> Table:
@@ -389,7 +392,7 @@ def difference_table(kept: dict[str, Any]) -> Table:
     lines = []
     for rows, found in kept.items():
         for name, of in found.items():
-            if name != OURS:
+            if name != OURS and np.isfinite(of["left"]).all():
                 gap, index = (
                     100 * (np.asarray(of[key]) - found[OURS][key]) for key in ("left", "concordance")
                 )
@@ -406,9 +409,7 @@ def settings_table(kept: dict[str, Any]) -> Table:
     return Table(["rows a step", "loss", "learning rate", "memory"], lines)
 
 
-def main() -> None:
-    parser(__doc__).parse_args()
-    path = results("tracked_cox.json")
+def measure(path: Path) -> None:
     found: dict[str, Any] = {"checked": {} if SMALL else checked(), "cells": {}}
     print(found["checked"], flush=True)
     for rows in ROWS:
@@ -422,14 +423,25 @@ def main() -> None:
             chosen = cells[name]["rate"], cells[name]["setting"]
             print(f"{rows} {name}: {shown} {chosen} {clock.perf_counter() - began:.0f} s", flush=True)
             path.write_text(json.dumps(found))
+
+
+def main() -> None:
+    options = parser(__doc__)
+    options.add_argument(
+        "--write", action="store_true", help="only the page, from kept numbers"
+    )
+    path = results("tracked_cox.json")
+    if not options.parse_args().write:
+        measure(path)
+    cells = json.loads(path.read_text())["cells"]
     best = [concordance(s.best, s.test) for s in map(split, range(SEEDS))]
     fill(
         "tracked-results.md",
         {
-            "cox gaps": gaps_table(found["cells"]).to_markdown(),
-            "cox concordance": concordance_table(found["cells"], best).to_markdown(),
-            "cox differences": difference_table(found["cells"]).to_markdown(),
-            "cox settings": settings_table(found["cells"]).to_markdown(),
+            "cox gaps": gaps_table(cells).to_markdown(),
+            "cox concordance": concordance_table(cells, best).to_markdown(),
+            "cox differences": difference_table(cells).to_markdown(),
+            "cox settings": settings_table(cells).to_markdown(),
         },
     )
 

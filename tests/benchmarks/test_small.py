@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent.parent
 BENCHMARKS = ROOT / "benchmarks"
 PROGRAMS = [path for path in sorted(BENCHMARKS.glob("*.py")) if "__main__" in path.read_text()]
 #: Packages that a program needs and that the tests do without.
-NEEDS = {"torch_loop": "torch"}
+NEEDS = {"torch_loop": "torch", "tracked_cost": "torch"}
 #: What the machine with a GPU lacks of the packages that tests run with.
 ABSENT_THERE = ("cvxpy", "jinja2", "numba", "pandas", "pooch", "pyarrow", "safetensors")
 SECONDS = 300
