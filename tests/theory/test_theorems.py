@@ -297,12 +297,12 @@ def test_stages_are_refused_where_the_rate_does_not_hold():
 
 @pytest.mark.erratum("E26")
 def test_constants_that_no_function_has_are_refused():
-    """F = w²·μ/2 on [−r, r] has gradients up to μr and a gap up to μr²/2 = (μr)²/(2μ): the bound is met."""
+    """F = μ/2·w² on [−r, r]: gradients up to μr, a gap up to μr²/2 = (μr)²/(2μ), which is the bound."""
     mu, r = 0.5, 2.0
     parabola = Constants(1, mu * r, mu, 0.1, 0.1)
     theory.lemma_222(parabola, mu, 0.1, mu * r**2 / 2)
     with refuses(
-        r"below L_f\^\(2K\)/\(2 mu\) = 1, and gap is 1.001: .* or lower gap to 1 if it is only"
+        r"below L_f\^\(2K\)/\(2 mu\) = 1, and gap is 1.001: .* or lower gap to 1 if it"
     ):
         theory.lemma_222(parabola, mu, 0.1, 1.001)
     with refuses("no F has these constants"):
