@@ -301,9 +301,7 @@ def test_constants_that_no_function_has_are_refused():
     mu, r = 0.5, 2.0
     parabola = Constants(1, mu * r, mu, 0.1, 0.1)
     theory.lemma_222(parabola, mu, 0.1, mu * r**2 / 2)
-    with refuses(
-        r"below L_f\^\(2K\)/\(2 mu\) = 1, and gap is 1.001: .* or lower gap to 1 if it"
-    ):
+    with refuses(r"below L_f\^\(2K\)/\(2 mu\) = 1, and gap is 1.001: .* or lower gap to 1 if it"):
         theory.lemma_222(parabola, mu, 0.1, 1.001)
     with refuses("no F has these constants"):
         theory.samples_needed(ONES, 0.1, gap=1.0, criterion="pl", mu=1.0)
