@@ -240,9 +240,7 @@ def test_damage_anywhere_is_seen_and_the_one_before_is_used(three):
         if at >= end_before:
             assert holds(look(three), 2)
         else:
-            with pytest.warns(
-                UserWarning, match=r"00003\.safetensors without the records that are lost"
-            ):
+            with pytest.warns(UserWarning, match=r"00003\.safetensors without the records"):
                 goes_on_without_some(Folder(three))
         cases["records"] += 1
         log.write_bytes(intact[log])

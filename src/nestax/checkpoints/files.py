@@ -15,9 +15,10 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -128,7 +129,7 @@ class Place(NamedTuple):
     end: int = 0
     digest: bytes = FIRST_DIGEST
     rows: int = 0
-    last: dict[str, np.ndarray] = {}
+    last: Mapping[str, np.ndarray] = MappingProxyType({})
 
 
 class Folder:
@@ -208,19 +209,21 @@ class Folder:
         blob = self.files.read(self.path / RECORDS)
         if len(blob) < end:
             raise DamagedError(f"{RECORDS} is cut short")
-        frames = list(unframed(memoryview(blob)[:end]))
-        for frame in frames:
+        columns = []
+        last = FIRST_DIGEST
+        for frame in unframed(memoryview(blob)[:end]):
             if frame.columns is None:
                 where = f"in the frame that begins at byte {frame.begin:,}"
                 raise DamagedError(f"{RECORDS} is damaged {where}")
-        if frames[-1].digest != digest:
+            columns.append(frame.columns)
+            last = frame.digest
+        if last != digest:
             raise DamagedError(f"{RECORDS} belongs to another checkpoint")
-        columns = [frame.columns for frame in frames]
         if any(frame.keys() != columns[0].keys() for frame in columns):
             raise DamagedError(f"{RECORDS} has frames of different columns")
         return _joined(columns)
 
-    def _left(self, last: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def _left(self, last: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The records of all frames that are whole, and the last one, which may be there twice."""
         try:
             blob = self.files.read(self.path / RECORDS)
@@ -375,7 +378,7 @@ def unframed(blob: memoryview) -> Iterator[Frame]:
         at += HEAD + size
 
 
-def _joined(frames: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+def _joined(frames: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
     try:
         return {name: np.concatenate([frame[name] for frame in frames]) for name in frames[0]}
     except ValueError:
