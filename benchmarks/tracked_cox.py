@@ -427,9 +427,7 @@ def measure(path: Path) -> None:
 
 def main() -> None:
     options = parser(__doc__)
-    options.add_argument(
-        "--write", action="store_true", help="only the page, from kept numbers"
-    )
+    options.add_argument("--write", action="store_true", help="only the page, from kept numbers")
     path = results("tracked_cox.json")
     if not options.parse_args().write:
         measure(path)
