@@ -49,10 +49,11 @@ for (const e of document.querySelectorAll('svg')) {
 for (const e of document.images) if (!e.naturalWidth) wrong.push('broken: ' + e.src);
 const numbers = c => c.match(/[0-9.]+/g).map(Number);
 const light = c => {
-  const part = c.slice(0, 3).map(v => v / 255).map(v => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4);
+  const linear = v => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4;
+  const part = c.slice(0, 3).map(v => linear(v / 255));
   return .2126 * part[0] + .7152 * part[1] + .0722 * part[2];
 };
-const filled = e => { const c = numbers(getComputedStyle(e).backgroundColor); return c.length < 4 || c[3] > 0; };
+const filled = e => (numbers(getComputedStyle(e).backgroundColor)[3] ?? 1) > 0;
 for (const e of document.body.querySelectorAll('*')) {
   if (![...e.childNodes].some(n => n.nodeType === 3 && n.textContent.trim())) continue;
   const paper = numbers(getComputedStyle(inside(e, filled) || document.body).backgroundColor);
@@ -82,6 +83,7 @@ def page(tmp_path_factory):
     folder = tmp_path_factory.mktemp("seen") / "run"
     curves = {name: np.geomspace(0.1, 1e-9, 20)[None] for name in ("SnapshotSMVR", "Plain", "NLASG")}
     columns = ["method", "lr", "steps", "samples", "gap", "± std", "grad_norm", "diverged"]
+    row = ["SnapshotSMVR", 0.1, 24_990, 200_000, 1e-9, 1e-10, 1e-4, 0]
     facts = Table(["quantity", "value"], [["method", "SnapshotSMVR with learning rate 1.41, seed 0"]])
     return write_run(
         folder,
@@ -90,7 +92,7 @@ def page(tmp_path_factory):
         command="nestax portfolio " + "a" * 80,
         settings={"returns": "b" * 90, "learning rates tried": [0.001, 0.01, 0.1], "seed": 0},
         tables=[
-            ("Every method", Table(columns, [["SnapshotSMVR", 0.1, 24990, 200000, 1e-9, 1e-10, 1e-4, 0]])),
+            ("Every method", Table(columns, [row])),
             ("Facts", facts),
         ],
         figures=[
