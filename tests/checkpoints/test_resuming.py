@@ -1,5 +1,6 @@
 """A run that stops and goes on is the run that never stopped, or it is refused with the difference."""
 
+import contextlib
 import errno
 import json
 import os
@@ -344,6 +345,65 @@ def test_a_folder_that_vanishes_ends_the_run_with_a_sentence(problem, tmp_path):
     assert (result.status, result.carry.step) == (nx.Status.INTERRUPTED, 30)
     assert "could not be written: No such file or directory; the last good one is of" in result.message
     assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_that_is_replaced_is_left_to_the_other_run(problem, tmp_path):
+    """``rm -rf`` and a new start, while the first run goes on."""
+    pytest.importorskip("fcntl")
+
+    def replace(record):
+        if record["step"] == 30:
+            shutil.rmtree(tmp_path / "run")
+            run(problem, checkpoint=tmp_path / "run", seed=4)
+
+    result = run(problem, checkpoint=tmp_path / "run", checkpoint_every=0, callback=replace)
+    assert (result.status, result.carry.step) == (nx.Status.INTERRUPTED, 30)
+    assert "could not be written: another folder has taken its place" in result.message
+    other = run(problem, checkpoint=tmp_path / "run", resume=True, seed=4)
+    assert_equal_runs(other, run(problem, seed=4))
+
+
+def test_records_that_are_deleted_meanwhile_are_written_again(problem, tmp_path):
+    delete = lambda record: (tmp_path / "records.log").unlink() if record["step"] == 30 else None
+    first = run(problem, checkpoint=tmp_path, checkpoint_every=0, callback=delete)
+    assert_equal_runs(first, run(problem))
+    assert_equal_runs(run(problem, checkpoint=tmp_path, resume=True), run(problem))
+
+
+def test_a_flipped_bit_in_old_records_costs_those_and_nothing_else(problem, tmp_path):
+    run(problem, checkpoint=tmp_path, checkpoint_every=0, callback=stop_at(40))
+    log = tmp_path / "records.log"
+    blob = bytearray(log.read_bytes())
+    begin = [frame.begin for frame in checkpoint.unframed(memoryview(blob))][1]
+    blob[begin + checkpoint.HEAD + 20] ^= 4
+    log.write_bytes(blob)
+    with pytest.warns(UserWarning, match=r"is damaged in the frame .* without the records"):
+        rest = run(problem, checkpoint=tmp_path, resume=True)
+    whole = run(problem)
+    assert rest.records["step"].tolist() == [0, 10, 30, 40, 50, 60]
+    assert np.array_equal(rest.w, whole.w)
+    kept = np.isin(whole.records["step"], rest.records["step"])
+    for name, column in whole.records.items():
+        np.testing.assert_array_equal(rest.records[name], column[kept])
+    again = run(problem, checkpoint=tmp_path, resume=True)  # and no second warning
+    np.testing.assert_array_equal(again.records["step"], rest.records["step"])
+
+
+def test_two_ctrl_c_inside_a_save_write_no_record_twice(problem, tmp_path, monkeypatch):
+    usual, calls = checkpoint.Files.fsync, []
+
+    def impatient(self, file):
+        usual(self, file)
+        calls.append(file)
+        if len(calls) in (7, 8):
+            raise KeyboardInterrupt  # what a second Ctrl-C does
+
+    monkeypatch.setattr(checkpoint.Files, "fsync", impatient)
+    with contextlib.suppress(KeyboardInterrupt):
+        run(problem, checkpoint=tmp_path, checkpoint_every=0)
+    assert len(calls) >= 8
+    rest = run(problem, checkpoint=tmp_path, resume=True)
+    assert_equal_runs(rest, run(problem))
 
 
 def test_a_disk_that_is_full_from_the_start_or_at_the_end(problem, tmp_path, monkeypatch):

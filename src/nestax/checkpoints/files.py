@@ -4,15 +4,21 @@ A checkpoint is a safetensors file: the state as tensors, everything else as JSO
 written beside its place, flushed to the disk and renamed, and the one before it is kept. Records are
 appended to a file of their own in frames, and a checkpoint says how much of that file belongs to it.
 Every byte of both is covered by SHA-256. Nothing is unpickled and nothing is executed.
+
+A checkpoint holds the last record too: where the file of records is damaged, the run goes on without
+those that are lost.
 """
 
+import errno
 import hashlib
 import json
 import os
 import re
 import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +36,8 @@ DIGEST = re.compile(rb'"sha256":"([0-9a-f]{64})"')
 LENGTH = 8
 FIRST_DIGEST = bytes(32)
 HEAD = LENGTH + len(FIRST_DIGEST)
+#: How the names of the tensors begin that are the last record.
+LAST = "last record: "
 
 
 class DamagedError(Exception):
@@ -90,6 +98,10 @@ class Files:
     def unlock(self, handle: int) -> None:
         os.close(handle)
 
+    def is_at(self, path: Path, handle: int) -> bool:
+        """Whether what is held is still what lies at ``path``, and no other folder of that name."""
+        return os.path.samestat(os.fstat(handle), path.stat())
+
 
 class Checkpoint(NamedTuple):
     """What was found in a folder.
@@ -104,15 +116,34 @@ class Checkpoint(NamedTuple):
     records: dict[str, np.ndarray]
 
 
+class Place(NamedTuple):
+    """How far a folder has come; it moves on in one assignment, when all that belongs to it is written.
+
+    number: of the last checkpoint.
+    end, digest: how much of the file of records belongs to it, and the digest there.
+    rows: how many records are in there.
+    last: the last one, a row of every column.
+    """
+
+    number: int = 0
+    end: int = 0
+    digest: bytes = FIRST_DIGEST
+    rows: int = 0
+    last: Mapping[str, np.ndarray] = MappingProxyType({})
+
+
 class Folder:
-    """The folder of one run."""
+    """The folder of one run.
+
+    place: how far it has come.
+    lock: what ``Files.lock`` has returned, while it is held.
+    """
 
     def __init__(self, path: str | Path, files: Files | None = None):
         self.path = Path(path)
         self.files = files or Files()
-        self.number = 0
-        self.end = 0
-        self.digest = FIRST_DIGEST
+        self.place = Place()
+        self.lock: int | None = None
 
     def checkpoints(self) -> list[Path]:
         """Every checkpoint in the folder, the newest first."""
@@ -121,64 +152,112 @@ class Folder:
         return sorted((p for p in self.path.iterdir() if NAME.fullmatch(p.name)), reverse=True)
 
     def load(self) -> Checkpoint | None:
-        """The newest checkpoint that is whole; None if there is none at all."""
+        """The newest checkpoint that is whole; None if there is none at all.
+
+        If no one's records are whole, the newest whose state is, with what is left of its records.
+        """
         there = self.checkpoints()
         why = {}
+        without_records = []
         for path in there:
             try:
-                found = self._load(path)
+                tensors, about, place = self._state(path)
             except (DamagedError, OSError) as error:
                 why[path.name] = str(error)
                 continue
-            if why:
-                told = "; ".join(f"{name}: {words}" for name, words in why.items())
-                warnings.warn(f"{self.path}: {told}. Going on from {path.name}.", stacklevel=4)
-            self.number = int(path.stem.rpartition("-")[2])
-            self.end, self.digest = self._place(found.about)
-            return found
+            try:
+                records = self._records(place.end, place.digest)
+            except (DamagedError, OSError) as error:
+                why[path.name] = str(error)
+                without_records.append((path, tensors, about, place))
+                continue
+            self._tell(why, f"Going on from {path.name}.")
+            self.place = place._replace(rows=_length_of(records))
+            return Checkpoint(tensors, about, records)
+        for path, tensors, about, place in without_records:
+            if not place.last:
+                continue
+            self._tell(why, f"Going on from {path.name} without the records that are lost.")
+            self.place = Place(place.number, last=place.last)  # what is left is written anew
+            return Checkpoint(tensors, about, self._left(place.last))
         if not there:
             return None
-        told = "; ".join(f"{name}: {words}" for name, words in why.items())
         raise SettingError(
-            f"{self.path} holds no checkpoint that is whole ({told}): restore the folder from a "
+            f"{self.path} holds no checkpoint that is whole ({_told(why)}): restore the folder from a "
             "copy, or begin again in another one."
         )
 
-    def _load(self, path: Path) -> Checkpoint:
-        tensors, about = decode(self.files.read(path))
-        return Checkpoint(tensors, about, self._records(*self._place(about)))
+    def _tell(self, why: dict[str, str], what: str) -> None:
+        if why:
+            warnings.warn(f"{self.path}: {_told(why)}. {what}", stacklevel=5)
 
-    def _place(self, about: dict[str, Any]) -> tuple[int, bytes]:
-        """Where the records of a checkpoint end, and the digest there."""
+    def _state(self, path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any], Place]:
+        """A checkpoint without its records."""
+        everything, about = decode(self.files.read(path))
+        tensors = {name: x for name, x in everything.items() if not name.startswith(LAST)}
+        last = {name.removeprefix(LAST): x for name, x in everything.items() if name not in tensors}
         try:
-            return int(about["records"]["bytes"]), bytes.fromhex(about["records"]["digest"])
+            end = int(about["records"]["bytes"])
+            digest = bytes.fromhex(about["records"]["digest"])
         except (KeyError, TypeError, ValueError, OverflowError):
             raise DamagedError("its header lacks what a checkpoint holds") from None
+        if end < HEAD or any(x.shape[:1] != (1,) for x in last.values()):
+            raise DamagedError("it has no records")
+        return tensors, about, Place(int(path.stem.rpartition("-")[2]), end, digest, last=last)
 
     def _records(self, end: int, digest: bytes) -> dict[str, np.ndarray]:
-        if end < HEAD:
-            raise DamagedError("it has no records")
         blob = self.files.read(self.path / RECORDS)
         if len(blob) < end:
             raise DamagedError(f"{RECORDS} is cut short")
-        frames, last = unframed(memoryview(blob)[:end])
+        columns = []
+        last = FIRST_DIGEST
+        for frame in unframed(memoryview(blob)[:end]):
+            if frame.columns is None:
+                where = f"in the frame that begins at byte {frame.begin:,}"
+                raise DamagedError(f"{RECORDS} is damaged {where}")
+            columns.append(frame.columns)
+            last = frame.digest
         if last != digest:
             raise DamagedError(f"{RECORDS} belongs to another checkpoint")
-        names = frames[0].keys()
-        if any(frame.keys() != names for frame in frames):
+        if any(frame.keys() != columns[0].keys() for frame in columns):
             raise DamagedError(f"{RECORDS} has frames of different columns")
-        return {name: np.concatenate([frame[name] for frame in frames]) for name in names}
+        return _joined(columns)
+
+    def _left(self, last: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The records of all frames that are whole, and the last one, which may be there twice."""
+        try:
+            blob = self.files.read(self.path / RECORDS)
+        except OSError:
+            blob = b""
+        frames = [frame.columns for frame in unframed(memoryview(blob)) if frame.columns is not None]
+        alike = lambda x: {name: (a.dtype, a.shape[1:]) for name, a in x.items()}
+        return _joined([*(frame for frame in frames if alike(frame) == alike(last)), last])
+
+    def look(self) -> None:
+        """Before a save: an OSError if another folder has taken the place of the one that is held.
+
+        If records have been deleted while the run goes on, all are to be written again.
+        """
+        if self.lock is not None and not self.files.is_at(self.path, self.lock):
+            raise OSError(errno.ESTALE, "another folder has taken its place")
+        log = self.path / RECORDS
+        if (log.stat().st_size if log.exists() else 0) < self.place.end:
+            self.place = Place(self.place.number, last=self.place.last)
 
     def save(
         self, tensors: dict[str, np.ndarray], about: dict[str, Any], records: dict[str, np.ndarray]
     ) -> None:
-        """Appends the new ``records``, writes a checkpoint; an OSError leaves the last one as it is."""
-        if records:
-            self._append(_pack(records, {}))
-        place = {"bytes": self.end, "digest": self.digest.hex()}
-        path = self._checkpoint(self.number + 1)
-        self.write(path, encode(tensors, about | {"records": place}))
-        self.number += 1
+        """Appends the new ``records``, writes a checkpoint.
+
+        Whatever ends it before that is complete, an OSError or Ctrl-C, leaves the place as it was, and
+        the next call begins there.
+        """
+        place = self._append(records) if records else self.place
+        place = place._replace(number=place.number + 1)
+        last = {LAST + name: x for name, x in place.last.items()}
+        about = about | {"records": {"bytes": place.end, "digest": place.digest.hex()}}
+        self.write(self._checkpoint(place.number), encode(tensors | last, about))
+        self.place = place
         for old in self.checkpoints()[2:]:
             with suppress(OSError):  # it is in nobody's way
                 self.files.remove(old)
@@ -199,19 +278,27 @@ class Folder:
             raise
         self.files.fsync_folder(self.path)
 
-    def _append(self, content: bytes) -> None:
+    def _append(self, records: dict[str, np.ndarray]) -> Place:
         """One frame, after what belongs to the last checkpoint; left-overs of a killed run go."""
+        before = self.place
+        content = _pack(records, {})
+        digest = _chained(before.digest, content)
+        frame = [_length(content), digest, content]
         path = self.path / RECORDS
-        digest = _chained(self.digest, content)
-        new = not path.exists()
-        with self.files.open(path, "wb" if new else "r+b") as file:
-            file.seek(self.end)
-            self._pour(file, [_length(content), digest, content])
-            file.truncate()
-        if new:
-            self.files.fsync_folder(self.path)
-        self.end = self.end + HEAD + len(content)
-        self.digest = digest
+        if not before.end:  # what lies there may be all that is left of damaged records
+            self.write(path, frame)
+        else:
+            with self.files.open(path, "r+b") as file:
+                file.seek(before.end)
+                self._pour(file, frame)
+                file.truncate()
+        return Place(
+            before.number,
+            before.end + HEAD + len(content),
+            digest,
+            before.rows + _length_of(records),
+            {name: column[-1:] for name, column in records.items()},
+        )
 
     def _pour(self, file: Any, parts: list[Any]) -> None:
         for part in parts:
@@ -258,21 +345,52 @@ def decode(blob: bytes) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     return _unpack(blob), about
 
 
-def unframed(blob: memoryview) -> tuple[list[dict[str, np.ndarray]], bytes]:
-    """The columns of every frame, and the last digest."""
-    frames = []
-    digest = FIRST_DIGEST
+class Frame(NamedTuple):
+    """A frame as it was found: where it begins, its columns unless it is damaged, its digest."""
+
+    begin: int
+    columns: dict[str, np.ndarray] | None
+    digest: bytes
+
+
+def unframed(blob: memoryview) -> Iterator[Frame]:
+    """Every frame. After one that is damaged those that follow are found again, unless its length is.
+
+    The next one is compared with the digest as it is written and as it ought to be, for either may be
+    what is damaged.
+    """
+    before = {FIRST_DIGEST}
     at = 0
     while at < len(blob):
         size = int.from_bytes(blob[at : at + LENGTH], "little")
-        content = blob[at + HEAD : at + HEAD + size]
-        before = digest
         digest = bytes(blob[at + LENGTH : at + HEAD])
-        if len(content) < size or digest != _chained(before, content):
-            raise DamagedError(f"{RECORDS} is damaged in the frame that begins at byte {at:,}")
-        frames.append(_unpack(bytes(content)))
+        content = blob[at + HEAD : at + HEAD + size]
+        if len(content) < size:
+            yield Frame(at, None, digest)
+            return
+        right = {_chained(digest, content) for digest in before}
+        whole = digest in right
+        columns = None
+        with suppress(DamagedError):
+            columns = _unpack(bytes(content)) if whole else None
+        yield Frame(at, columns, digest)
+        before = {digest} if whole else {digest, *right}
         at += HEAD + size
-    return frames, digest
+
+
+def _joined(frames: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    try:
+        return {name: np.concatenate([frame[name] for frame in frames]) for name in frames[0]}
+    except ValueError:
+        raise DamagedError(f"{RECORDS} has frames of different shapes") from None
+
+
+def _length_of(columns: dict[str, np.ndarray]) -> int:
+    return len(next(iter(columns.values()), ()))
+
+
+def _told(why: dict[str, str]) -> str:
+    return "; ".join(f"{name}: {words}" for name, words in why.items())
 
 
 def _chained(before: bytes, content: Any) -> bytes:

@@ -22,7 +22,7 @@ from nestax.trees import as_host, from_host
 from nestax.version import versions
 
 #: The version of what a checkpoint holds.
-FORMAT = 3
+FORMAT = 4
 #: The compiled program as text, to show what has changed; nothing depends on it.
 PROGRAM = "program.z"
 MOST_PROGRAM = 2**28
@@ -60,8 +60,7 @@ class Keeper:
         self.every = every
         self.failed = False
         self.folder = Folder(checkpoint)
-        #: What lies on the disk: so many records, the state of this step, with this status.
-        self.written = 0
+        #: What lies on the disk: the state of this step, with this status.
         self.saved = (None, None)
         if self.folder.checkpoints() and not resume:
             raise SettingError(
@@ -74,15 +73,16 @@ class Keeper:
         """Holds the folder."""
         try:
             self.folder.path.mkdir(parents=True, exist_ok=True)
-            lock = self.folder.files.lock(self.folder.path)
+            self.folder.lock = self.folder.files.lock(self.folder.path)
         except OSError as error:
             raise self._refused(error) from None
         try:
             self.began = time.perf_counter()
             yield
         finally:
-            if lock is not None:
-                self.folder.files.unlock(lock)
+            if self.folder.lock is not None:
+                self.folder.files.unlock(self.folder.lock)
+                self.folder.lock = None
 
     def _refused(self, error: OSError) -> SettingError:
         what = error.strerror or error
@@ -119,7 +119,8 @@ class Keeper:
             )
         # A shorter last stride belongs to an end that is none if the run goes on.
         rows = [r for r in saved.rows if (r["step"] - begin) % stride == 0 or r["step"] == total]
-        self.written = len(rows)
+        if self.folder.place.end:
+            self.folder.place = self.folder.place._replace(rows=len(rows))
         self.saved = (saved.at.step, saved.status)
         return saved._replace(rows=rows)
 
@@ -160,6 +161,7 @@ class Keeper:
             finite = found.tensors["finite"]
             told = about["columns"].items()
             rows = as_rows({name: from_host(found.records[name], kind) for name, kind in told})
+            rows = _in_order(rows)
             fits = (
                 type(step) is int
                 and step >= 0
@@ -233,15 +235,15 @@ class Keeper:
             "made with": made_with(),
         }
         tensors = {name: x for name, (x, _) in host.items()} | {"finite": finite}
-        new = as_columns(rows[self.written :])
         try:
+            self.folder.look()
+            new = as_columns(rows[self.folder.place.rows :])
             self.folder.save(tensors, about, {name: as_host(x)[0] for name, x in new.items()})
         except OSError as error:
             self.failed = True
             before = "" if self.saved[0] is None else f"; the last good one is of step {self.saved[0]:,}"
             what = error.strerror or str(error)
             return f"Its checkpoint in {self.folder.path} could not be written: {what}{before}."
-        self.written = len(rows)
         self.saved = (at.step, status)
         return None
 
@@ -263,6 +265,13 @@ class Keeper:
             return None
         same = hashlib.sha256(text).hexdigest() == then.get("program")
         return text.decode() if same else None
+
+
+def _in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Every record once, up to the last: what is left of damaged records may hold some twice."""
+    last = rows[-1]
+    once = {row["step"]: row for row in rows}
+    return [once[step] for step in sorted(once) if step <= last["step"]]
 
 
 def made_with() -> dict[str, str]:
