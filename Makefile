@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # Exact versions, so that a change is all that changes. `make test CONSTRAINTS=` takes the newest instead.
 CONSTRAINTS ?= constraints.txt
 
-.PHONY: help demo test test-slow test-kills test-users test-typed test-torch test-benchmarks test-matrix fuzz \
+.PHONY: help demo test test-slow test-kills test-users test-typed test-torch test-benchmarks test-browser test-matrix fuzz \
 	fuzz-short lint types constraints upgrade bench bench-torch portfolio-table memory-table tracked-cox tracked-cost rates autotune-table clean
 help:
 	@echo "make demo        solve a portfolio on made-up returns; leaves demo/report.html"
@@ -17,6 +17,7 @@ help:
 	@echo "make test-typed  the tests of the mathematics, with annotations checked at run time"
 	@echo "make test-torch  the tests of what needs PyTorch or Flax, in an environment of their own"
 	@echo "make test-benchmarks   every program of benchmarks/ with tiny sizes"
+	@echo "make test-browser      pages in Chromium (apt install chromium chromium-driver) at three widths"
 	@echo "make test-matrix some tests with the oldest and the newest versions of all dependencies"
 	@echo "make fuzz        100,000 damaged files, for everything that reads files"
 	@echo "make fuzz-short  some thousand of them, in less than a minute"
@@ -71,6 +72,11 @@ test-torch:
 
 test-benchmarks: $(READY)
 	$(BIN)/python -m pytest -m small -n 2 --dist worksteal tests/benchmarks
+
+# Skips with a reason where there is no Chromium. Selenium is needed by nothing else.
+test-browser: $(READY)
+	$(BIN)/python -m pip install --quiet selenium
+	$(BIN)/python -m pytest -rs tests/report/test_browser.py
 
 test-matrix:
 	$(PYTHON) .ci/matrix

@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import gzip
 import json
 
 import numpy as np
@@ -97,6 +98,8 @@ def test_the_folder_has_predictions_weights_and_a_page(run):
     X, _ = made(200, 2, 1)
     scores = X @ [weights[name] for name in FEATURES] + weights["(intercept)"]
     assert [row["tilted"] == "yes" for row in rows] == (scores > 0).tolist()
+    about = json.loads((out / "settings.json").read_text())
+    assert (about["settings"]["target"], about["settings"]["held_out"]) == ("verdict", None)
     page = (out / "report.html").read_text()
     for words in ("verdict", "logistic, class weights", "200 rows of test.csv", "inner tilt -2"):
         assert words in page
@@ -141,13 +144,44 @@ def test_pairs_of_group_and_class_are_the_groups(monkeypatch):
 
 
 def test_a_share_of_every_class_is_held_out(files):
-    known, new = load(str(files[0]), "verdict", None, None, 0.2, 5)
+    known, new = load(str(files[0]), "verdict", None, None, None, 0.2, 5)
     assert (len(known), len(new)) == (240, 60)
     assert np.mean(new.y == "yes") == 0.1
     assert sorted([*known.lines, *new.lines]) == list(range(2, 302))
-    again = load(str(files[0]), "verdict", None, None, 0.2, 5)[1].lines
+    again = load(str(files[0]), "verdict", None, None, None, 0.2, 5)[1].lines
     np.testing.assert_array_equal(new.lines, again)
-    assert not np.array_equal(again, load(str(files[0]), "verdict", None, None, 0.2, 6)[1].lines)
+    assert not np.array_equal(again, load(str(files[0]), "verdict", None, None, None, 0.2, 6)[1].lines)
+
+
+def test_a_libsvm_file_needs_no_target_and_the_share_is_recorded(tmp_path):
+    X, y = made(300, 10, 0)
+    lines = [
+        " ".join([str(label), *(f"{k}:{x!r}" for k, x in enumerate(row, 1))])
+        for label, row in zip(y.tolist(), X.tolist(), strict=True)
+    ]
+    (tmp_path / "train").write_bytes(gzip.compress("\n".join(lines).encode()))
+    out = tmp_path / "run"
+    done = invoke(tmp_path / "train", "--drop", "2", "--json", "--out", out, *TILTED)
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert (found["train_rows"], found["test_rows"]) == ({"0": 21, "1": 189}, {"0": 9, "1": 81})
+    settings = json.loads((out / "settings.json").read_text())["settings"]
+    assert (settings["held_out"], settings["target"], settings["drop"]) == (0.3, None, "2")
+    with (out / "weights.csv").open() as file:
+        assert [row["feature"] for row in csv.DictReader(file)] == ["1", "3", "(intercept)"]
+
+
+def test_columns_of_words_are_left_out_of_both_files(files, tmp_path):
+    """With the names that the message tells; the test file may lack them."""
+    train, test = files
+    named = tmp_path / "named.csv"
+    rows = train.read_text().splitlines()
+    named.write_text("\n".join(["name," + rows[0], *(f"Ann,{row}" for row in rows[1:])]))
+    line = refuse(named, "--target", "verdict", "--test", test)
+    assert "words instead of numbers in column 'name' (such as 'Ann')" in line
+    assert "--drop name," in line
+    known, new = load(str(named), "verdict", None, "name", str(test), None, 0)
+    assert known.features == new.features == tuple(FEATURES)
 
 
 def refuse(*arguments):

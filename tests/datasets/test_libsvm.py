@@ -66,8 +66,15 @@ def test_it_reads_what_scikit_learn_writes(write, tmp_path):
     ],
 )
 def test_a_bad_line_is_named(write, line):
-    with pytest.raises(nx.ProblemError, match="LIBSVM's format: line 2 is no 'label index:value"):
+    with pytest.raises(nx.ProblemError, match="LIBSVM's format at line 2: a line is 'label index:value"):
         libsvm(write(f"1 1:1\n{line}\n"))
+
+
+def test_bad_lines_are_named_together(write):
+    with pytest.raises(
+        nx.ProblemError, match="at line 2; line 4; line 6; line 8; line 10 and 3 more: a"
+    ):
+        libsvm(write("1 1:1\nx\n" * 8))
 
 
 def test_other_bad_files(write, tmp_path):

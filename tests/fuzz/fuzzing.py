@@ -29,6 +29,7 @@ from types import SimpleNamespace
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -181,6 +182,9 @@ DAYS = range(1, 13)
 TABLE = b"date,a,b,c\n" + b"".join(b"2020-01-%02d,%d.5,-0.%d,1e-%d\n" % (d, d, d, d) for d in DAYS)
 PRICES = TABLE.replace(b"-0.", b"0.").replace(b"1e-", b"2.")
 LINES = b"".join(b"%d 1:%d.5 2:-0.%d 4:1e-%d\n" % (d % 2, d, d, d) for d in DAYS)
+LIBRARY = b"Made by hand, in percent. Kenneth R. French has others.\n\n  Monthly\n,a ,b,c\n"
+LIBRARY += b"".join(b"2020%02d,%7d.5,%7.2f,%8d\n" % (d, d, d**2, -999 if d == 5 else d) for d in DAYS)
+LIBRARY += b"\n  Annual\n,a,b,c\n  2019,   1.5,  2.5, 3.5\n\nCopyright of somebody\n"
 CONFIG = b'data = "x.csv"\nrisk = 0.3\nmethods = ["SMVR", "Plain"]\nseeds = 3\n[more]\na = 2020-01-01\n'
 
 
@@ -213,6 +217,12 @@ def parquet():
     columns = {"a": rng.normal(size=60), "b": rng.normal(size=60).astype(np.float32), "c": np.arange(60)}
     out = io.BytesIO()
     pq.write_table(pa.table(columns), out, row_group_size=25)
+    return out.getvalue()
+
+
+def workbook():
+    out = io.BytesIO()
+    pd.read_csv(io.BytesIO(TABLE)).to_excel(out, index=False)
     return out.getvalue()
 
 
@@ -365,9 +375,19 @@ READERS = {
         lambda: Bytes(parquet(), lambda p: sound(read_returns(p, unit="percent").values)),
         6,
     ),
+    "library": (lambda: Bytes(LIBRARY, lambda p: sound(read_returns(p).values)), 8),
+    "padded library": (
+        lambda: Bytes(LIBRARY.replace(b",", b" "), lambda p: sound(read_returns(p).values)),
+        6,
+    ),
+    "workbook": (
+        lambda: Bytes(workbook(), lambda p: sound(read_returns(p, unit="percent").values)),
+        2,
+    ),
     "Parquet stream": (lambda: Bytes(parquet(), read_stream), 12),
     "examples": (lambda: Bytes(TABLE, lambda p: sound(read_examples(p, "date", groups="a").X)), 8),
     "libsvm": (lambda: Bytes(LINES, lambda p: sound(libsvm(p)[0])), 12),
+    "libsvm examples": (lambda: Bytes(LINES, lambda p: sound(read_examples(p).X)), 6),
     "config": (lambda: Bytes(CONFIG, shell._toml), 6),
     "checkpoint": (lambda: Kept("checkpoint"), 8),
     "records": (lambda: Kept(checkpoint.RECORDS), 6),

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import nestax.datasets as datasets
-from nestax.cli.shell import Outcome, note
+from nestax.cli.shell import Outcome, names_in, note
 from nestax.datasets import Examples
 from nestax.errors import ProblemError, SettingError
 from nestax.figures import plot_bars
@@ -17,12 +17,15 @@ from nestax.table import Table
 TILTED = "tilted"
 PLAIN = "logistic"
 WEIGHTED = "logistic, class weights"
+#: The share of every class that is held out if no file has rows to look at.
+HELD_OUT = 0.3
 
 
 def classify_file(
     train: str,
-    target: str,
+    target: str | None,
     groups: str | None,
+    drop: str | None,
     test: str | None,
     held_out: float | None,
     inner_tilt: float,
@@ -34,7 +37,9 @@ def classify_file(
     seed: int,
 ) -> Outcome:
     """Accuracy by class and group of three classifiers that saw the same rows."""
-    known, new = load(train, target, groups, test, held_out, seed)
+    if test is None and held_out is None:
+        held_out = HELD_OUT
+    known, new = load(train, target, groups, drop, test, held_out, seed)
     models = fit_all(
         known,
         inner_tilt=inner_tilt,
@@ -88,6 +93,7 @@ def classify_file(
         numbers=numbers,
         records={"predictions": _predictions(new, model, predicted), "weights": _weights(known, model)},
         draw=draw,
+        found={} if held_out is None else {"held_out": held_out},
     )
 
 
@@ -95,20 +101,27 @@ def classify_file(
 
 
 def load(
-    train: str, target: str, groups: str | None, test: str | None, held_out: float | None, seed: int
+    train: str,
+    target: str | None,
+    groups: str | None,
+    drop: str | None,
+    test: str | None,
+    held_out: float | None,
+    seed: int,
 ) -> tuple[Examples, Examples]:
     """Rows to fit, and rows to look at: of another file, or a share of every class of the first."""
     if test is not None and held_out is not None:
         raise SettingError("--held-out is for a single file: leave out one of --test and --held-out.")
-    rows = datasets.read_examples(train, target, groups=groups)
+    dropped = names_in(drop)
+    rows = datasets.read_examples(train, target, groups=groups, drop=dropped)
     names = np.unique(rows.y)
+    where = "" if target is None else f" in column {target!r}"
     if len(names) < 2:
-        raise ProblemError(
-            f"{train} has one class only in column {target!r}, {str(names[0])!r}: two are needed."
-        )
+        raise ProblemError(f"{train} has one class only{where}, {str(names[0])!r}: two are needed.")
     if test is None:
-        return _split(train, target, rows, 0.3 if held_out is None else held_out, seed)
-    new = datasets.read_examples(test, target, groups=groups, features=rows.features)
+        assert held_out is not None
+        return _split(train, where, rows, held_out, seed)
+    new = datasets.read_examples(test, target, groups=groups, features=rows.features, drop=dropped)
     unknown = np.flatnonzero(~np.isin(new.y, names))
     if len(unknown):
         k = unknown[0]
@@ -118,17 +131,16 @@ def load(
     return rows, new
 
 
-def _split(
-    train: str, target: str, rows: Examples, share: float, seed: int
-) -> tuple[Examples, Examples]:
+def _split(train: str, where: str, rows: Examples, share: float, seed: int) -> tuple[Examples, Examples]:
+    """A share of every class is held out."""
     names, first, counts = np.unique(rows.y, return_index=True, return_counts=True)
     lonely = np.flatnonzero(counts == 1)
     if len(lonely):
         k = lonely[0]
         several = f"{len(lonely):,} classes" if len(lonely) > 1 else "a class"
         raise ProblemError(
-            f"{train} has {several} of a single row in column {target!r}, such as {str(names[k])!r} at "
-            f"line {rows.lines[first[k]]}: every class needs two rows or more; is this the target?"
+            f"{train} has {several} of a single row{where}, such as {str(names[k])!r} at line "
+            f"{rows.lines[first[k]]}: every class needs two rows or more; is this the target?"
         )
     rng = np.random.default_rng(seed)
     taken = []

@@ -17,6 +17,7 @@ def compare_methods(
     data: str,
     unit: str | None,
     prices: bool,
+    drop: str | None,
     risk: float,
     methods: str,
     samples: int,
@@ -27,7 +28,7 @@ def compare_methods(
 ) -> Outcome:
     """Every method at the best of the same learning rates, with as many samples as the others."""
     names = [find(name.strip()).__name__ for name in methods.split(",") if name.strip()]
-    table = load(data, unit, prices)
+    table = load(data, unit, prices, drop)
     problem, exact, reference = prepare(table, risk)
     scale = longest_step(exact, reference, batch_size)
     rates = [float(f"{scale * multiple:.2g}") for multiple in MULTIPLES]

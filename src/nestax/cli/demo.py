@@ -16,7 +16,7 @@ RATES = {"Plain": 0.00066, "NLASG": 0.21, "SMVR": 0.0066, "SnapshotSMVR": 0.066}
 
 def run_demo(seeds: int) -> Outcome:
     """Plain mini-batches, two methods with memory, and one with passes over all rows."""
-    table = load("synthetic", None, False)
+    table = load("synthetic")
     problem, _, reference = prepare(table, RISK)
     # With one rate and as many seeds for tuning as for the report, all runs share one compilation.
     parts = [

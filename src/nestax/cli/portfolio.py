@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from nestax.chain.problem import Problem
-from nestax.cli.shell import Outcome, note
+from nestax.cli.shell import Outcome, names_in, note
 from nestax.datasets import Returns, industry, read_returns, synthetic_returns
 from nestax.errors import SettingError
 from nestax.estimators import SnapshotSMVR
@@ -45,6 +45,7 @@ def solve_portfolio(
     returns: str,
     unit: str | None,
     prices: bool,
+    drop: str | None,
     risk: float,
     constraint: str,
     low: float | None,
@@ -58,7 +59,7 @@ def solve_portfolio(
 ) -> Outcome:
     """Weights of least −mean + risk·deviation by one method, and the gap to the exact optimum."""
     kind = find(method)
-    table = load(returns, unit, prices)
+    table = load(returns, unit, prices, drop)
     problem, exact, reference = prepare(table, risk, constraint, low, high)
     budget: dict[str, Any] = {"steps": STEPS} if samples is None else {"samples": samples}
     budget |= {"batch_size": batch_size}
@@ -79,7 +80,7 @@ def solve_portfolio(
     goal = f"−mean + {risk:g}·deviation, constraint {constraint}"
     numbers = measure(table, problem, reference, result)
     numbers |= {"method": kind.__name__, "lr": lr, "batch_size": batch_size, "seed": seed}
-    source = f"{len(table):,} rows of {Path(returns).name}{_span(table)}"
+    source = f"{len(table):,} rows of {Path(returns).name}{_about(table)}"
 
     def draw() -> list[tuple[str, str, Any]]:
         caption = f"Weights after {numbers['steps']:,} steps of {made_by}, on {source}; {goal}."
@@ -102,7 +103,7 @@ def solve_portfolio(
         numbers=numbers,
         records={"records": result.records, "weights": _all_weights(table, result.w)},
         draw=draw,
-        found={"lr": lr},
+        found={"lr": lr} | ({} if unit or prices else {"unit": "percent"}),
         status=result.status if feasible else Status.NONFINITE,
         message=result.message if feasible else LEFT,
     )
@@ -111,7 +112,7 @@ def solve_portfolio(
 # The data and the problem
 
 
-def load(name: str, unit: str | None, prices: bool) -> Returns:
+def load(name: str, unit: str | None = None, prices: bool = False, drop: str | None = None) -> Returns:
     """Returns in percent: "synthetic", "industry10" and its like, or a file."""
     known = re.fullmatch(r"industry([0-9]+)", name)
     if name != "synthetic" and not known:
@@ -120,14 +121,11 @@ def load(name: str, unit: str | None, prices: bool) -> Returns:
                 f"there is no file {name}; besides files there are synthetic and industry10, 12, 17, 30."
             )
         kind = "prices" if prices else "returns"
-        if not prices and unit is None:
-            raise SettingError(
-                "say what the returns are in: --unit percent, or --unit fraction if 0.01 is one "
-                "percent; or --prices if they are prices."
-            )
-        return read_returns(name, unit=unit, kind=kind)
+        return read_returns(name, unit=unit, kind=kind, drop=names_in(drop))
     if unit is not None or prices:
         raise SettingError(f"{name} is returns in percent: leave out --unit and --prices.")
+    if drop is not None:
+        raise SettingError(f"--drop is for files: {name} has all of its assets.")
     if known:
         return industry(int(known[1]))
     values = synthetic_returns()
@@ -259,5 +257,9 @@ def in_words(gap: float) -> str:
     return f"{gap:.1e}" if abs(gap) > ROUNDING else f"less than {ROUNDING:.0e}"
 
 
-def _span(table: Returns) -> str:
-    return "" if table.dates is None else f", {table.dates[0]} to {table.dates[-1]}"
+def _about(table: Returns) -> str:
+    """Which table of the file it is, its time, and what of it was left out."""
+    title = f", {table.table}" if table.table else ""
+    span = "" if table.dates is None else f", {table.dates[0]} to {table.dates[-1]}"
+    gone = f" without {table.dropped:,} that are not all known" if table.dropped else ""
+    return title + span + gone

@@ -3,6 +3,7 @@
 Nothing here imports JAX before a command runs.
 """
 
+import csv
 import dataclasses
 import difflib
 import enum
@@ -288,6 +289,11 @@ def _finite(x: Any) -> Any:
 def command(ctx: typer.Context) -> str:
     """The command line as it was typed."""
     return shlex.join([str(ctx.find_root().info_name), *ctx.meta[ARGUMENTS]])
+
+
+def names_in(words: str | None) -> list[str]:
+    """Names separated by commas, as they were typed; one that holds a comma is in double quotes."""
+    return next(csv.reader([words], skipinitialspace=True)) if words else []
 
 
 def note(words: str) -> None:

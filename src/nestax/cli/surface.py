@@ -36,6 +36,10 @@ class Constraint(enum.StrEnum):
 UnitOption = Annotated[
     Unit | None, typer.Option(help="What the returns are in; 0.01 is one percent as a fraction.")
 ]
+DropOption = Annotated[
+    str | None,
+    typer.Option(help="Columns to leave out, separated by commas; one with a comma in quotes."),
+]
 PricesOption = Annotated[bool, typer.Option("--prices", help="The file holds prices, not returns.")]
 RiskOption = Annotated[float, typer.Option(help="Price of one unit of standard deviation.")]
 SamplesOption = Annotated[int, typer.Option(min=1, help="Draws over all levels, for every method.")]
@@ -98,10 +102,12 @@ def demo(
 def portfolio(
     ctx: typer.Context,
     returns: Annotated[
-        str, typer.Argument(help="A CSV or Parquet file, or synthetic, industry10, 12, 17, 30.")
+        str,
+        typer.Argument(help="A CSV, Parquet or Excel file, or synthetic, industry10, 12, 17, 30."),
     ],
     unit: UnitOption = None,
     prices: PricesOption = False,
+    drop: DropOption = None,
     risk: RiskOption = 0.2,
     constraint: Annotated[
         Constraint,
@@ -136,13 +142,18 @@ def portfolio(
 def classify(
     ctx: typer.Context,
     train: Annotated[
-        str, typer.Argument(help="A CSV or Parquet file: numbers, and a column of classes.")
+        str,
+        typer.Argument(help="A CSV, Parquet, Excel or LIBSVM file: numbers, and a column of classes."),
     ],
-    target: Annotated[str, typer.Option(help="The column that holds the class; any words.")],
+    target: Annotated[
+        str | None,
+        typer.Option(help="The column that holds the class; any words. LIBSVM files need none."),
+    ] = None,
     groups: Annotated[
         str | None,
         typer.Option(help="A column of groups; each class of each group is then treated as one."),
     ] = None,
+    drop: DropOption = None,
     test: Annotated[str | None, typer.Option(help="A file with rows to predict and compare.")] = None,
     held_out: Annotated[
         float | None,
@@ -175,10 +186,11 @@ def classify(
 def compare(
     ctx: typer.Context,
     data: Annotated[
-        str, typer.Option(help="synthetic, industry10, 12, 17, 30, or a CSV or Parquet file.")
+        str, typer.Option(help="synthetic, industry10, 12, 17, 30, or a CSV, Parquet or Excel file.")
     ] = "synthetic",
     unit: UnitOption = None,
     prices: PricesOption = False,
+    drop: DropOption = None,
     risk: RiskOption = 0.2,
     methods: Annotated[
         str, typer.Option(help="Names from `nestax methods`, separated by commas.")

@@ -5,33 +5,65 @@ import csv
 import dataclasses
 import difflib
 import io
-from collections.abc import Collection, Sequence
-from pathlib import Path
+import shlex
+import warnings
+from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
-from nestax.datasets.fetching import decode, read_bytes
+from nestax.datasets.fetching import OLD_WORKBOOK, decode, is_workbook
 from nestax.errors import ProblemError
 
 MISSING = ("", "na", "n/a", "#n/a", "nan", "null", "none", "-", ".")
 DELIMITERS = {";": "semicolons", "\t": "tabs", "|": "bars", " ": "spaces"}
-#: How many bad cells a message shows, and how many characters of each.
+#: How many places a message shows, of one fault or of each of several, and how much of a cell.
 SHOWN = 5
+SHOWN_OF_SEVERAL = 2
 SHOWN_WIDTH = 20
+#: Longer lists of columns to leave out are not spelt.
+SPELT_WIDTH = 60
 
 
-def read_cells(path: str | Path) -> "Cells":
-    """The cells of a CSV file, gzipped or not, or of a Parquet file; at least one row."""
-    data = read_bytes(path)
+class Faults:
+    """What is wrong with a file, gathered so that one message tells all of it."""
+
+    def __init__(self, path: str):
+        self.path = path
+        self.found: list[tuple[str, Sequence[str], int, str]] = []
+
+    def add(self, what: str, places: Sequence[str] = (), count: int = 0, advice: str = "") -> None:
+        """One fault: a verb and what it is, the first of ``count`` places, and what to do."""
+        self.found.append((what, places[:SHOWN], count, advice))
+
+    def settle(self) -> None:
+        """Refuses the file if there is a fault."""
+        if not self.found:
+            return
+        shown = SHOWN if len(self.found) == 1 else SHOWN_OF_SEVERAL
+        told = [
+            f"{what}{few(list(places[:shown]), count)}{advice}"
+            for what, places, count, advice in self.found
+        ]
+        if len(told) == 1:
+            raise ProblemError(f"{self.path} {told[0]}.")
+        every = "; ".join(f"({k}) it {words}" for k, words in enumerate(told, 1))
+        raise ProblemError(f"{self.path} has {len(told)} faults: {every}.")
+
+
+def cells_of(path: str, data: bytes) -> "Cells":
+    """The cells of what a file holds, by its content and not by its name; at least one row."""
     if data.startswith(b"PAR1"):
-        return cells_of_parquet(str(path), data)
-    return cells_of_csv(str(path), decode(data, path))
+        return cells_of_parquet(path, data)
+    if is_workbook(data):
+        return cells_of_excel(path, data)
+    return cells_of_csv(path, decode(data, path))
 
 
 @dataclasses.dataclass(frozen=True)
 class Cells:
     """A table as it stands in the file: names, rows of text, and the line that each row is.
 
+    faults: what was found to be wrong so far; whoever has looked at everything settles them.
     word: what a row of such a file is called.
     """
 
@@ -39,63 +71,91 @@ class Cells:
     names: tuple[str, ...]
     rows: list[list[str]]
     lines: Sequence[int]
+    faults: Faults
     word: str = "line"
 
     def without_first_column(self) -> "Cells":
         return dataclasses.replace(self, names=self.names[1:], rows=[row[1:] for row in self.rows])
 
-    def after_first_row(self) -> "Cells":
-        return dataclasses.replace(self, rows=self.rows[1:], lines=self.lines[1:])
+    def only(self, rows: np.ndarray) -> "Cells":
+        """Some of the rows."""
+        return dataclasses.replace(
+            self, rows=[self.rows[k] for k in rows], lines=[self.lines[k] for k in rows]
+        )
 
     def numbers(self, advice: str = "correct the file") -> np.ndarray:
-        """Every cell as float64; text, empty columns and missing cells are refused."""
+        """Every cell as float64; NaN where text, or nothing, is a fault."""
         values = np.array([[number(cell) for cell in row] for row in self.rows])
         odd = np.isnan(values)
         text = np.zeros_like(odd)
         for i, j in np.argwhere(odd):
             text[i, j] = self.rows[i][j].strip().lower() not in MISSING
-        self.refuse(text, "text where numbers belong", advice)
-        if empty := self.first_column(odd.sum(axis=0) == len(odd)):
-            raise ProblemError(f"{self.path} has no number in {empty}: leave it out.")
-        self.refuse(odd, "missing cells", "fill them in, or leave those rows or columns out")
+        words = 2 * text.sum(axis=0) > len(text)
+        empty = np.all(odd & ~text, axis=0)
+        if words.any():
+            examples = {int(j): self.rows[int(np.argmax(text[:, j]))][j] for j in np.flatnonzero(words)}
+            self.refuse_columns("holds words instead of numbers in ", words, examples=examples)
+        self.refuse(text & ~words, "text where numbers belong", advice)
+        self.refuse_columns("has no number in ", empty)
+        missing = odd & ~text & ~empty & ~words
+        self.refuse(missing, "missing cells", "fill them in, or leave those rows or columns out")
         return values
 
     def refuse(self, wrong: np.ndarray, what: str, advice: str = "correct the file") -> None:
-        """Says where ``wrong`` is true, if anywhere."""
+        """Notes where ``wrong`` is true, if anywhere."""
         found = np.argwhere(wrong)
         place = lambda i, j: f"{self.word} {self.lines[i]}, column {short(self.names[j])}"
         places = [f"{place(i, j)} ({short(self.rows[i][j])})" for i, j in found[:SHOWN]]
         if places:
-            raise ProblemError(f"{self.path} holds {what} at {few(places, len(found))}: {advice}.")
+            self.faults.add(f"holds {what} at ", places, len(found), f": {advice}")
+
+    def refuse_columns(
+        self, what: str, wrong: np.ndarray, note: str = "", examples: dict[int, str] | None = None
+    ) -> None:
+        """Notes columns that are of no use, and how to do without them."""
+        found = np.flatnonzero(wrong)
+        example = lambda j: f" (such as {short(examples[j])})" if examples else ""
+        places = [f"column {short(self.names[j])}{example(j)}" for j in found]
+        if places:
+            advice = f": {leave_out([self.names[j] for j in found])}{note}"
+            self.faults.add(what, places, len(found), advice)
 
     def check_names(self, digits: bool = False) -> None:
         """Every column has a name of its own that is no number, or only digits if these are allowed."""
-        for name in self.names:
-            if np.isfinite(number(name)) and not (digits and name.isdigit()):
-                raise ProblemError(
-                    f"{self.path} has the number {short(name)} for a name: "
-                    "the first line must name the columns."
-                )
+        odd = [
+            short(name)
+            for name in self.names
+            if np.isfinite(number(name)) and not (digits and name.isdigit())
+        ]
+        if odd:
+            self.faults.add(
+                "has numbers for names, ", odd, len(odd), ": the first line must name the columns"
+            )
         if "" in self.names:
-            raise ProblemError(f"{self.path} has a column without a name: name it or leave it out.")
-        name, times = collections.Counter(self.names).most_common(1)[0]
-        if times > 1:
-            raise ProblemError(f"{self.path} has {times} columns named {short(name)}: rename them.")
+            self.faults.add("has a column without a name: name it or leave it out")
+        names = collections.Counter(name for name in self.names if name)
+        often = [f"{times} columns named {short(name)}" for name, times in names.items() if times > 1]
+        if often:
+            self.faults.add("has ", often, len(often), ": rename them")
 
     def column(self, name: str) -> list[str]:
-        """The words in the column of that name; missing ones are refused."""
-        if name not in self.names:
-            near = difflib.get_close_matches(name, self.names, n=1)
-            more = len(self.names) - SHOWN
-            known = ", ".join(self.names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {known}."
-            raise ProblemError(f"{self.path} has no column {name!r}; {hint}")
+        """The words in the column of that name; missing ones are a fault."""
+        self.find(name)
         k = self.names.index(name)
         words = [row[k].strip() for row in self.rows]
         wrong = np.zeros((len(self.rows), len(self.names)), bool)
         wrong[:, k] = [word.lower() in MISSING for word in words]
         self.refuse(wrong, "missing cells", "fill them in, or leave those rows out")
         return words
+
+    def find(self, names: str | Iterable[str]) -> set[str]:
+        """The names of one column or several; refuses the file at once if it lacks one of them."""
+        wanted = {names} if isinstance(names, str) else set(names)
+        for name in sorted(wanted - set(self.names)):
+            near = difflib.get_close_matches(name, self.names, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {listed(self.names)}."
+            raise ProblemError(f"{self.path} has no column {name!r}; {hint}")
+        return wanted
 
     def without(self, names: Collection[str]) -> "Cells":
         """The other columns."""
@@ -104,11 +164,6 @@ class Cells:
         return dataclasses.replace(
             self, names=tuple(pick(self.names)), rows=[pick(row) for row in self.rows]
         )
-
-    def first_column(self, wanted: np.ndarray) -> str:
-        """The column in words, and how many more there are; nothing if there are none."""
-        found = np.flatnonzero(wanted)
-        return few([f"column {short(self.names[k])}" for k in found[:1]], len(found))
 
 
 def cells_of_csv(path: str, text: str, first: int = 1) -> Cells:
@@ -119,31 +174,12 @@ def cells_of_csv(path: str, text: str, first: int = 1) -> Cells:
     line = first
     try:
         for row in reader:
-            if any(cell.strip() for cell in row):
-                rows.append(row)
-                lines.append(line)
+            rows.append(row)
+            lines.append(line)
             line = first + reader.line_num
     except csv.Error as error:
         raise ProblemError(f"{path} is no CSV file: line {line}, {error}.") from None
-    if not rows:
-        raise ProblemError(f"{path} is empty.")
-    names = tuple(cell.strip() for cell in rows[0])
-    rows = rows[1:]
-    lines = lines[1:]
-    width = len(names)
-    if width == 1 and rows:
-        for sign, word in DELIMITERS.items():
-            if sign in names[0] and sign in ",".join(rows[0]):
-                raise ProblemError(f"{path} is separated by {word}: commas are needed.")
-    ragged = [k for k, row in enumerate(rows) if len(row) != width]
-    if ragged:
-        places = [f"line {lines[k]} has {len(rows[k])}" for k in ragged[:SHOWN]]
-        raise ProblemError(
-            f"{path} is ragged: the first line has {width} cells, but {few(places, len(ragged))}."
-        )
-    if not rows:
-        raise ProblemError(f"{path} holds names but no rows.")
-    return Cells(path, names, rows, lines)
+    return _table(path, rows, lines)
 
 
 def cells_of_parquet(path: str, data: bytes) -> Cells:
@@ -171,6 +207,64 @@ def cells_of_parquet(path: str, data: bytes) -> Cells:
     return dataclasses.replace(cells, lines=range(1, len(cells.rows) + 1), word="row")
 
 
+def cells_of_excel(path: str, data: bytes) -> Cells:
+    """The cells of the one sheet of a workbook that holds any."""
+    reader = "xlrd" if data.startswith(OLD_WORKBOOK) else "openpyxl"
+    try:
+        import pandas as pd
+
+        with warnings.catch_warnings(action="ignore"):  # about styles, and the like
+            sheets = pd.read_excel(
+                io.BytesIO(data), sheet_name=None, header=None, dtype=str, na_filter=False
+            )
+    except ImportError:
+        raise ProblemError(
+            f"{path} is an Excel workbook: pip install pandas {reader} to read it, or save it as CSV."
+        ) from None
+    except Exception:  # a damaged workbook raises whatever its readers stumble over
+        raise ProblemError(f"{path} is a damaged Excel workbook: save it again, or as CSV.") from None
+    filled = {name: sheet for name, sheet in sheets.items() if sheet.size}
+    if len(filled) > 1:
+        raise ProblemError(
+            f"{path} holds {len(filled)} sheets, {listed(filled)}: save the one that counts by itself."
+        )
+    rows = [[str(cell) for cell in row] for sheet in filled.values() for row in sheet.values.tolist()]
+    return _table(path, rows, range(1, len(rows) + 1), "row")
+
+
+def _table(path: str, rows: list[list[str]], lines: Sequence[int], word: str = "line") -> Cells:
+    """Names from the first row that is not blank, and rows of as many cells below it."""
+    filled = [k for k, row in enumerate(rows) if any(cell.strip() for cell in row)]
+    if not filled:
+        raise ProblemError(f"{path} is empty.")
+    lines = [lines[k] for k in filled]
+    names, *rows = (rows[k] for k in filled)
+    width = len(names)
+    if width == 1 and rows:
+        parts = lambda row, sign: len(",".join(row).split(None if sign == " " else sign))
+        for sign, signs in DELIMITERS.items():
+            if parts(names, sign) == parts(rows[0], sign) > 1:
+                raise ProblemError(f"{path} is separated by {signs}: commas are needed.")
+    faults = Faults(path)
+    even = [k for k, row in enumerate(rows) if len(row) == width]
+    if len(even) < len(rows):
+        ragged = [k for k, row in enumerate(rows) if len(row) != width]
+        places = [f"{word} {lines[k + 1]} has {len(rows[k])}" for k in ragged[:SHOWN]]
+        faults.add(f"is ragged: the first {word} has {width} cells, but ", places, len(ragged))
+        if not even:
+            faults.settle()
+    if not rows:
+        raise ProblemError(f"{path} holds names but no rows.")
+    return Cells(
+        path,
+        tuple(cell.strip() for cell in names),
+        [rows[k] for k in even],
+        [lines[k + 1] for k in even],
+        faults,
+        word,
+    )
+
+
 def number(cell: str) -> float:
     """The number in a cell; NaN if there is none. Python alone would read 1_000 as 1000."""
     try:
@@ -186,3 +280,18 @@ def short(text: str) -> str:
 def few(words: list[str], count: int) -> str:
     """The first of ``count`` things, and how many more there are."""
     return "; ".join(words) + (f" and {count - len(words):,} more" if count > len(words) else "")
+
+
+def listed(names: Collection[str]) -> str:
+    """Some names, and how many more there are."""
+    more = len(names) - SHOWN
+    return ", ".join(list(names)[:SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def leave_out(names: Sequence[str]) -> str:
+    """How to do without some columns, as it is typed."""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="").writerow(names)
+    spelt = out.getvalue()
+    typed = f" {shlex.quote(spelt)}" if len(spelt) <= SPELT_WIDTH and spelt.isprintable() else ""
+    return f"leave {'it' if len(names) == 1 else 'them'} out (--drop{typed}, or drop= in Python)"

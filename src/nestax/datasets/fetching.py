@@ -19,6 +19,9 @@ FRENCH = "https://mba.tuck.dartmouth.edu/pages/faculty/ken.french/"
 LIBSVM = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/"
 OMNIGLOT = "https://github.com/brendenlake/omniglot/"
 UCI = "https://archive.ics.uci.edu/"
+#: How an archive begins, and with it an Excel workbook; and how a workbook of before 2007 begins.
+ARCHIVE = b"PK\x03\x04"
+OLD_WORKBOOK = b"\xd0\xcf\x11\xe0"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,13 +164,14 @@ def read_raw(path: str | Path) -> bytes:
 def read_bytes(path: str | Path, member: str | None = None) -> bytes:
     """What a file holds, unpacked: gzip and zip are recognised by their content, not by their name.
 
-    ``member`` is the name of a file inside a zip archive; without it the archive must hold just one.
+    ``member`` is the name of a file inside a zip archive; without it the archive must hold just one, or
+    be an Excel workbook, which is left as it is.
     """
     data = read_raw(path)
     try:
         if data.startswith(b"\x1f\x8b"):
-            return gzip.decompress(data)
-        if data.startswith(b"PK\x03\x04"):
+            data = gzip.decompress(data)
+        if data.startswith(ARCHIVE):
             return _unzip(data, member, path)
     except ProblemError:
         raise
@@ -181,7 +185,14 @@ def read_text(path: str | Path, member: str | None = None) -> str:
     return decode(read_bytes(path, member), path)
 
 
+def is_workbook(data: bytes) -> bool:
+    """Whether unpacked bytes are an Excel workbook: other archives have been unpacked."""
+    return data.startswith((ARCHIVE, OLD_WORKBOOK))
+
+
 def decode(data: bytes, path: str | Path) -> str:
+    if is_workbook(data):
+        raise ProblemError(f"{path} is an Excel workbook: save it as CSV.")
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise ProblemError(f"{path} is UTF-16 text: save it as UTF-8.")
     if (place := data.find(b"\0")) >= 0:
@@ -256,10 +267,10 @@ def _unzip(data: bytes, member: str | None, path: str | Path) -> bytes:
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         names = [name for name in archive.namelist() if not name.endswith("/")]
         wanted = [name for name in names if member is None or name.rsplit("/", 1)[-1] == member]
+        if "xl/workbook.xml" in names:
+            return data
         if len(wanted) == 1:
             return archive.read(wanted[0])
-        if "xl/workbook.xml" in names:
-            raise ProblemError(f"{path} is an Excel workbook: save it as CSV.")
         inner = [name for name in names if name.lower().endswith(".zip")]
         if member is not None and not wanted and len(inner) == 1:
             return _unzip(archive.read(inner[0]), member, path)

@@ -1,9 +1,11 @@
 """Classification sets in LIBSVM's text format: a label, then ``index:value`` pairs, a line a row."""
 
+import re
 from pathlib import Path
 
 import numpy as np
 
+from nestax.datasets.cells import Faults
 from nestax.datasets.fetching import DATA_SETS, locate, read_text
 from nestax.errors import ProblemError
 
@@ -13,6 +15,7 @@ BENIGN = 2
 MALIGNANT = 4
 #: A dense array of more cells than this (one GiB) is more likely a mistake than a wish.
 MOST_CELLS = 2**27
+FIRST_LINE = re.compile(rb"[-+.0-9eE]+(\s+[0-9]+:[^\s:,;]+)+")
 
 
 def libsvm(name: str | Path) -> tuple[np.ndarray, np.ndarray]:
@@ -31,10 +34,10 @@ def libsvm(name: str | Path) -> tuple[np.ndarray, np.ndarray]:
             raise ProblemError(
                 f"there is no file {name}, and the sets with a name are {', '.join(NAMES)}."
             )
-        return _parse(read_text(name), name)
+        return parse_libsvm(read_text(name), name)[:2]
     source = DATA_SETS[str(name)]
     (file,) = locate(source.name)
-    X, y = _parse(read_text(file), file)
+    X, y, _ = parse_libsvm(read_text(file), file)
     if X.shape != (source.rows, source.columns):
         raise ProblemError(
             f"{file} is {len(X)} × {X.shape[1]} instead of {source.rows} × {source.columns}: "
@@ -45,32 +48,44 @@ def libsvm(name: str | Path) -> tuple[np.ndarray, np.ndarray]:
     return X, y
 
 
-def _parse(text: str, path: str | Path) -> tuple[np.ndarray, np.ndarray]:
+def is_libsvm(data: bytes) -> bool:
+    """Whether the first line of what a file holds is a label and pairs, as no line of a CSV file is."""
+    lines = data.lstrip().splitlines()
+    return bool(lines) and FIRST_LINE.fullmatch(lines[0].strip()) is not None
+
+
+def parse_libsvm(text: str, path: str | Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Features, labels, and the line of the text that each row is."""
     labels = []
+    lines = []
     rows = []
     columns = []
     values = []
+    wrong = []
     for number, line in enumerate(text.split("\n"), 1):
         words = line.split()
         if not words:
             continue
         try:
-            labels.append(_finite(words[0]))
-            last = 0
-            for word in words[1:]:
-                index, value = word.split(":")
-                column = int(index)
-                if column <= last or "_" in index:
-                    raise ValueError
-                rows.append(len(labels) - 1)
-                columns.append(column - 1)
-                values.append(_finite(value))
-                last = column
+            label = _finite(words[0])
+            pairs = [_pair(word) for word in words[1:]]
+            if any(pairs[k][0] <= pairs[k - 1][0] for k in range(1, len(pairs))):
+                raise ValueError
         except ValueError:
-            raise ProblemError(
-                f"{path} is not in LIBSVM's format: line {number} is no 'label index:value ...' "
-                "with finite numbers and indices that increase from 1."
-            ) from None
+            wrong.append(f"line {number}")
+            continue
+        rows += [len(labels)] * len(pairs)
+        columns += [column - 1 for column, _ in pairs]
+        values += [value for _, value in pairs]
+        labels.append(label)
+        lines.append(number)
+    if wrong:
+        faults = Faults(str(path))
+        advice = (
+            ": a line is 'label index:value ...' with finite numbers and indices that increase from 1"
+        )
+        faults.add("is not in LIBSVM's format at ", wrong, len(wrong), advice)
+        faults.settle()
     if not values:
         raise ProblemError(f"{path} holds no examples with features.")
     shape = len(labels), max(columns) + 1
@@ -82,7 +97,14 @@ def _parse(text: str, path: str | Path) -> tuple[np.ndarray, np.ndarray]:
     X = np.zeros(shape)
     y = np.array(labels)
     X[rows, columns] = values
-    return X, y.astype(np.int64) if np.all(np.mod(y, 1) == 0) else y
+    return X, y.astype(np.int64) if np.all(np.mod(y, 1) == 0) else y, np.array(lines)
+
+
+def _pair(word: str) -> tuple[int, float]:
+    index, value = word.split(":")
+    if int(index) < 1 or "_" in index:
+        raise ValueError
+    return int(index), _finite(value)
 
 
 def _finite(word: str) -> float:

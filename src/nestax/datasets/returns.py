@@ -2,20 +2,20 @@
 
 import dataclasses
 import datetime
-import itertools
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from nestax.datasets.cells import Cells, cells_of_csv, read_cells
-from nestax.datasets.fetching import locate, read_text
+from nestax.datasets.cells import SHOWN, Cells, cells_of, cells_of_csv, leave_out, listed
+from nestax.datasets.fetching import decode, is_workbook, locate, read_bytes
+from nestax.datasets.french_format import LIBRARY, UNKNOWN, FrenchTable, french_tables
 from nestax.errors import ProblemError, SettingError, check_count, choose
 
-#: The table wanted from a file of the Kenneth French library, and its codes for an unknown return.
+#: The table that ``industry`` takes.
 FRENCH_TABLE = "Average Value Weighted Returns -- Daily"
-FRENCH_UNKNOWN = (-99.99, -999.0)
 #: So many percent are no return.
 ABSURD = 1e6
 DATE_NAMES = ("", "date", "dates", "day", "time", "datetime", "timestamp", "month", "index", "caldt")
@@ -33,12 +33,14 @@ class Returns:
     assets: the name of each column.
     dates: the day of each row, as datetime64[D]; None if the file has none.
     dropped: rows left out because the source does not know one of their returns.
+    table: the title of the table, where the file has several; it is the first.
     """
 
     values: np.ndarray
     assets: tuple[str, ...]
     dates: np.ndarray | None = None
     dropped: int = 0
+    table: str = ""
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return self.values.astype(dtype or self.values.dtype, copy=bool(copy))
@@ -81,78 +83,128 @@ def industry(count: int, *, path: str | Path | None = None, rows: int | None = N
     if count not in (10, 12, 17, 30):
         raise SettingError(f"count must be one of 10, 12, 17, 30; got {count!r}.")
     (file,) = locate(f"industry{count}", path)
-    cells = cells_of_csv(str(file), *_french_table(file, read_text(file)))
-    cells, days = _split_dates(cells, dates=True)
-    if len(cells.names) != count:
-        raise ProblemError(f"{file} holds {len(cells.names)} industries instead of {count}.")
-    values = cells.numbers()
-    cells.refuse(~(np.abs(values) < ABSURD), "returns of a million percent or more")
-    known = ~np.isin(values, FRENCH_UNKNOWN).any(axis=1)
-    if not known.any():
-        raise ProblemError(f"{file} has no day on which every return is known.")
-    values = values[known]
-    days = np.asarray(days)[known]
-    if rows is not None and check_count("rows", rows) > len(values):
-        raise SettingError(f"rows must be at most {len(values):,}, which {file} holds; got {rows:,}.")
-    return Returns(values[:rows], cells.names, days[:rows], int(np.sum(~known)))
+    text = decode(read_bytes(file), file)
+    tables = {table.title: table for table in french_tables(text)}
+    # A file that begins with a line of names is the table itself.
+    table = FrenchTable("", text, 1) if "," in text.partition("\n")[0] else tables.get(FRENCH_TABLE)
+    if table is None:
+        raise ProblemError(f"{file} holds no table {FRENCH_TABLE!r}.")
+    cells, values, days = _numbers(cells_of_csv(str(file), table.text, table.first), dates=True)
+    returns = _returns(*_known(cells, values, days))
+    if len(returns.assets) != count:
+        raise ProblemError(f"{file} holds {len(returns.assets)} industries instead of {count}.")
+    if rows is not None and check_count("rows", rows) > len(returns):
+        raise SettingError(f"rows must be at most {len(returns):,}, which {file} holds; got {rows:,}.")
+    assert returns.dates is not None
+    return dataclasses.replace(returns, values=returns.values[:rows], dates=returns.dates[:rows])
 
 
 def read_returns(
-    path: str | Path, *, unit: str | None = None, kind: str = "returns", dates: bool | None = None
+    path: str | Path,
+    *,
+    unit: str | None = None,
+    kind: str = "returns",
+    dates: bool | None = None,
+    drop: str | Collection[str] = (),
 ) -> Returns:
-    """Returns or prices from a CSV file, gzipped or not, or from Parquet, as returns in percent.
+    """Returns or prices as returns in percent, from CSV, Parquet or Excel, gzipped or not.
 
     The first line names the columns; every column but the dates is an asset. Every cell must hold a
     number: nothing is filled in and no row is dropped. A column that never changes is refused, for it
     is more often a broken feed than cash; add cash to the array afterwards.
 
+    Of a file as the Kenneth R. French data library has them, with words on top and several tables, the
+    first table is read. Rows with its codes for an unknown return, −99.99 and −999, are left out and
+    counted in ``dropped``.
+
     Args:
         path: the file.
         unit: "percent" or "fraction" (0.01 is one percent), what the returns are given in. It has to
-            be said, for the numbers do not tell. Prices have none.
+            be said, for the numbers do not tell; those of that library are in percent. Prices have none.
         kind: "returns", or "prices", of which simple returns p_t / p_{t−1} − 1 are taken.
         dates: whether the first column holds dates (YYYY-MM-DD, YYYYMMDD or months); None looks.
+        drop: the name of a column to leave out, or several.
     """
     choose("kind", kind, ("returns", "prices"))
-    if kind == "returns" and unit is None:
-        raise SettingError('unit must be given: "percent", or "fraction" if 0.01 is one percent.')
     if kind == "prices" and unit is not None:
         raise SettingError(f"unit is for returns, and prices have none; got {unit!r}.")
     percent = {"percent": 1.0, "fraction": 100.0}
-    factor = percent[choose("unit", "percent" if unit is None else unit, tuple(percent))]
-    cells, days = _split_dates(read_cells(path), dates)
-    values = cells.numbers()
-    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused below
-        if kind == "returns":
-            values = factor * values
-        else:
-            cells.refuse(~(values > 0), "prices that are not positive")
-            values = 100 * (values[1:] / values[:-1] - 1)
-            cells = cells.after_first_row()
-            days = None if days is None else days[1:]
-    if len(values) < 2:
-        raise ProblemError(f"{path} gives fewer than 2 rows of returns.")
-    cells.refuse(~(np.abs(values) < ABSURD), "returns of a million percent or more")
-    if constant := cells.first_column(np.ptp(values, axis=0) == 0):
-        raise ProblemError(
-            f"{path} never changes in {constant}: leave it out (add cash to the array afterwards)."
+    if unit is not None:
+        choose("unit", unit, tuple(percent))
+    data = read_bytes(path)
+    tables = []
+    if not (is_workbook(data) or data.startswith(b"PAR1")):
+        text = decode(data, path)
+        tables = french_tables(text)
+        if tables and LIBRARY.search(text):
+            if kind == "prices" or unit == "fraction":
+                raise SettingError(
+                    f"{path} is returns in percent: leave out --unit and --prices (unit and kind in "
+                    "Python)."
+                )
+            unit = "percent"
+    if kind == "returns" and unit is None:
+        raise SettingError(
+            "say what the returns are in: --unit percent, or --unit fraction if 0.01 is one percent; or "
+            '--prices if they are prices (in Python unit="percent", unit="fraction" or kind="prices").'
         )
-    return Returns(values, cells.names, days)
+    if tables:
+        cells = cells_of_csv(str(path), tables[0].text, tables[0].first)
+        dates = True
+    else:
+        cells = cells_of(str(path), data)
+    cells, values, days = _numbers(cells.without(cells.find(drop)), dates)
+    dropped = 0
+    if tables:
+        cells, values, days, dropped = _known(cells, values, days)
+    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused below
+        if kind == "prices":
+            cells, values, days = _changes(cells, values, days)
+        values = percent[unit or "percent"] * values
+        constant = np.ptp(values, axis=0) == 0 if len(values) > 1 else np.zeros(len(cells.names), bool)
+    cells.refuse_columns("never changes in ", constant, "; add cash to the array afterwards")
+    if len(values) < 2 and not cells.faults.found:
+        cells.faults.add("gives fewer than 2 rows of returns")
+    returns = _returns(cells, values, days, dropped)
+    return dataclasses.replace(returns, table=tables[0].title) if tables else returns
 
 
-def _french_table(path: Path, text: str) -> tuple[str, int]:
-    """The table of value-weighted returns in a file of the library, and the line that it begins at.
+def _numbers(cells: Cells, dates: bool | None) -> tuple[Cells, np.ndarray, np.ndarray | None]:
+    """The columns of the assets, their numbers, and the days; NaN where a cell is a fault."""
+    assets, days = _split_dates(cells, dates)
+    return assets, assets.numbers(), days
 
-    A file that begins with a line of names is the table itself.
-    """
-    lines = text.splitlines()
-    if "," in "".join(lines[:1]):
-        return text, 1
-    title = next((k for k, line in enumerate(lines) if FRENCH_TABLE in line), None)
-    if title is None:
-        raise ProblemError(f"{path} holds no table {FRENCH_TABLE!r}.")
-    rows = itertools.takewhile(lambda line: line[:8].isdigit(), lines[title + 2 :])
-    return "\n".join([*lines[title + 1 : title + 2], *rows]), title + 2
+
+def _known(
+    cells: Cells, values: np.ndarray, days: np.ndarray | None
+) -> tuple[Cells, np.ndarray, np.ndarray | None, int]:
+    """The rows in which no return has the code for an unknown one, and how many others there are."""
+    unknown = np.isin(values, UNKNOWN)
+    known = np.flatnonzero(~unknown.any(axis=1))
+    if not len(known):
+        often = [cells.names[k] for k in np.flatnonzero(2 * unknown.sum(axis=0) > len(values))]
+        advice = f", mostly for {listed(often)}: {leave_out(often)}" if often else ""
+        raise ProblemError(f"{cells.path} has no row in which every return is known{advice}.")
+    days = None if days is None else days[known]
+    return cells.only(known), values[known], days, len(values) - len(known)
+
+
+def _changes(
+    cells: Cells, prices: np.ndarray, days: np.ndarray | None
+) -> tuple[Cells, np.ndarray, np.ndarray | None]:
+    """What prices have changed by from row to row, in percent."""
+    cells.refuse(prices <= 0, "prices that are not positive")
+    cells.refuse(prices == np.inf, "infinite prices")
+    sound = np.where((prices > 0) & (prices < np.inf), prices, np.nan)
+    days = None if days is None else days[1:]
+    return cells.only(np.arange(1, len(prices))), 100 * (sound[1:] / sound[:-1] - 1), days
+
+
+def _returns(cells: Cells, values: np.ndarray, days: np.ndarray | None, dropped: int) -> Returns:
+    """The finished table, once everything that is wrong with it is told."""
+    cells.refuse(np.abs(values) >= ABSURD, "returns of a million percent or more")
+    cells.faults.settle()
+    return Returns(values, cells.names, days, dropped)
 
 
 def _split_dates(cells: Cells, dates: bool | None) -> tuple[Cells, np.ndarray | None]:
@@ -162,29 +214,30 @@ def _split_dates(cells: Cells, dates: bool | None) -> tuple[Cells, np.ndarray | 
         dates = cells.names[0].lower() in DATE_NAMES or (day is not None and day[4] is not None)
     assets = cells.without_first_column() if dates else cells
     if len(assets.names) < 2:
-        raise ProblemError(f"{cells.path} holds fewer than 2 assets.")
+        cells.faults.add("holds fewer than 2 assets")
+        cells.faults.settle()
     # Beside a named column of dates, digits are the names of shares, such as 7203.
     assets.check_names(digits=dates and not DATE.fullmatch(cells.names[0]))
     return assets, _days(cells) if dates else None
 
 
 def _days(cells: Cells) -> np.ndarray:
-    """The first column as days, each later than the one before."""
-    found = [_day(row[0]) for row in cells.rows]
-    wrong = np.array([[day is None] for day in found])
-    cells.refuse(wrong, "dates that cannot be read", "write YYYY-MM-DD, or leave that column out")
-    days = np.array(found, "datetime64[D]")
+    """The first column as days, each later than the one before; those that are not are faults."""
+    days = np.array([_day(row[0]) for row in cells.rows], "datetime64[D]")
+    column = lambda wrong: wrong[:, None]
+    cells.refuse(
+        column(np.isnat(days)), "dates that cannot be read", "write YYYY-MM-DD, or leave that column out"
+    )
     _, first = np.unique(days, return_index=True)
-    again = np.ones((len(days), 1), bool)
+    again = ~np.isnat(days)
     again[first] = False
-    cells.refuse(again, "dates that occurred before", "keep one row of each date")
-    back = np.flatnonzero(days[1:] < days[:-1])
+    cells.refuse(column(again), "dates that occurred before", "keep one row of each date")
+    rows = np.flatnonzero(~np.isnat(days) & ~again)
+    back = np.flatnonzero(days[rows][1:] < days[rows][:-1])
     if len(back):
         row = lambda i: f"{cells.word} {cells.lines[i]} is {days[i]}"
-        raise ProblemError(
-            f"{cells.path} is not sorted by date: {row(back[0])} and {row(back[0] + 1)}; "
-            "put the oldest row first."
-        )
+        places = [f"{row(rows[k])} and {row(rows[k + 1])}" for k in back[:SHOWN]]
+        cells.faults.add("is not sorted by date: ", places, len(back), "; put the oldest row first")
     return days
 
 
