@@ -119,7 +119,7 @@ class Hand:
 
         def steps(data: Any, state: Any, first: Any) -> Any:
             one = lambda k, state: loop.step(state, draw(data, first + k))
-            if steps_per_call == 1:  # without a loop: inside one, XLA's convolutions are slow on a CPU
+            if steps_per_call == 1:  # XLA is slow with convolutions inside of a loop on a CPU
                 return one(0, state)
             return jax.lax.fori_loop(0, steps_per_call, one, state)
 
@@ -443,7 +443,8 @@ def compare_networks(report: Report, bench: Bench, arguments: argparse.Namespace
     for case in cases(arguments):
         if report.late():
             return
-        # A step of the large ones takes long on a CPU, and convolutions are quick outside of loops only.
+        # A step of the large ones takes long on a CPU, and by hand convolutions are quick outside of
+        # loops only.
         steps = 1 if heavy and case.model != "perceptron" else 4
         run = lambda case=case, steps=steps: bench.measure(networks[case.model], case, rows, steps)
         result = report.add("cases", case, run)
@@ -493,7 +494,8 @@ def main() -> None:
     known.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
     known.add_argument("--forms", nargs="+", choices=["draw", "batch"], default=["draw"])
     known.add_argument("--bfloat16", action="store_true", help="compute in it; weights are float32")
-    known.add_argument("--growth", action="store_true", help="1e3 to 1e8 weights instead")
+    known.add_argument("--growth", action="store_true", help="numbers of weights instead")
+    known.add_argument("--weights", type=float, nargs="+", default=GROWTH_WEIGHTS, help="how many")
     known.add_argument("--seconds", type=float, default=1.0, help="of the longer run, about")
     known.add_argument("--rounds", type=int, default=3)
     known.add_argument("--budget", type=float, default=3600, help="seconds")
