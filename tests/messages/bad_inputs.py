@@ -7,9 +7,11 @@ writes the tables of docs/messages.md. A case is what somebody typed: a line of 
 
 import contextlib
 import shlex
+import tempfile
+import traceback
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +24,9 @@ from nestax.cli import app
 from nestax.table import Table
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "messages.md"
+BEGIN = "<!-- messages: begin -->"
+END = "<!-- messages: end -->"
+OURS = Path(nx.__file__).parent
 ROWS = nx.datasets.synthetic_returns(40, 3)
 
 
@@ -38,7 +43,7 @@ def branches(w, row):
 
 
 def throws(w, row):
-    return row @ (w + np.random.normal(size=3))
+    return row @ (w + np.random.normal(size=3))  # noqa: NPY002
 
 
 def forgets(w, row):
@@ -59,7 +64,8 @@ def by_numpy(w, row):
 
 def made() -> dict[str, Any]:
     """What the lines of Python see."""
-    problem = nx.problems.mean_deviation(ROWS)
+    with jax.enable_x64(False):  # as a reader has it
+        problem = nx.problems.mean_deviation(ROWS)
     level = nx.Level(product, ROWS, name="mean")
 
     def chain(fn: Any, data: Any = ROWS, **more: Any) -> nx.Problem:
@@ -85,7 +91,7 @@ CASES: dict[str, list[str]] = {
         'nx.Problem([level, nx.Level(last)], {"a": jnp.zeros(3), "b": "wide"})',
         "nx.Problem([level, nx.Level(last)], jnp.arange(3))",
         "nx.Problem([level, nx.Level(last)], [0.0, 0.0, 0.0])",
-        "nx.Problem([level, nx.Level(last)], jnp.full(3, jnp.nan))",
+        "nx.minimize(problem.replace(w0=jnp.full(3, jnp.nan)), nx.SMVR(), steps=3)",
         "nx.Problem([], jnp.zeros(3))",
         "nx.Problem([product, last], jnp.zeros(3))",
         "nx.Problem([nx.Level(last)], jnp.zeros(()))",
@@ -119,7 +125,6 @@ CASES: dict[str, list[str]] = {
         "chain(lambda w: w.sum())",
         "chain(product, args=ROWS)",
         "chain(lambda w, row, scale: scale * row @ w, args=2.0)",
-        'chain(lambda w, row, name: row @ w, args=("returns",))',
         "nx.Level(ROWS, product)",
         "chain(lambda w, row: jnp.sign(row @ w).astype(int))",
     ],
@@ -129,7 +134,6 @@ CASES: dict[str, list[str]] = {
         "nx.SMVR(beta=float('nan'))",
         "nx.SMVR(lr=0)",
         "run(nx.SMVR(), optax.sgd(0.0))",
-        "nx.SMVR(betta=0.1)",
         "run(optax.sgd(0.1))",
         'run("SMRV")',
         "run(nx.SMVR(), 0.1)",
@@ -169,7 +173,8 @@ CASES: dict[str, list[str]] = {
         "nestax portfolio synthetic --lr 0",
         "nestax portfolio synthetic --risk high",
         "nestax portfolio synthetic --out .",
-        "nestax compare --methods Plain,,SMVR",
+        "nestax compare --methods Plain,SMRV",
+        "nestax compare --seeds 0",
         "nestax cite Smith",
         "nestax data fetch mnist",
         "nestax portfolioo",
@@ -178,23 +183,56 @@ CASES: dict[str, list[str]] = {
 }
 
 
-def refuse(case: str, space: dict[str, Any]) -> tuple[str, str]:
-    """What a case is answered with: the kind of error or warning, and its words."""
+class Answer(NamedTuple):
+    """What a case is answered with.
+
+    kind: the error, the warning, or the exit code.
+    ours: whether a line of nestax says it, and not one of the packages below.
+    """
+
+    kind: str
+    words: str
+    ours: bool
+
+
+def answer(case: str, space: dict[str, Any]) -> Answer:
     if case.startswith("nestax "):
         done = CliRunner().invoke(app, shlex.split(case)[1:])
-        return f"exit code {done.exit_code}", " ".join(done.stderr.split())
+        boxed = [line.strip("│ ") for line in done.stderr.splitlines() if line.startswith("│")]
+        words = " ".join(boxed) or done.stderr.strip()  # Typer draws a box around what it refuses itself
+        return Answer(f"exit code {done.exit_code}", words, done.exit_code == 2)
     try:
         with warnings.catch_warnings(record=True) as told, jax.enable_x64(False):
             warnings.simplefilter("always")
             eval(case, space)
     except Exception as error:
-        return type(error).__name__, str(error)
-    return (told[0].category.__name__, str(told[0].message)) if told else ("nothing", "")
+        place = traceback.extract_tb(error.__traceback__)[-1].filename
+        return Answer(type(error).__name__, str(error), Path(place).is_relative_to(OURS))
+    if told:
+        return Answer(
+            told[0].category.__name__, str(told[0].message), told[0].filename in ("<string>", __file__)
+        )
+    return Answer("nothing", "", False)
+
+
+def tables(folder: Path) -> str:
+    """All cases with their sentences, in Markdown; of those with several lines the first."""
+    space = made()
+    (folder / "notes.txt").write_text("not made by a run")
+    parts = []
+    with contextlib.chdir(folder):
+        for heading, cases in CASES.items():
+            rows = [[f"`{case}`", answer(case, space).words.splitlines()[0]] for case in cases]
+            parts.append(f"## {heading}\n\n{Table(['typed', 'answered'], rows).to_markdown()}")
+    return "\n\n".join(parts)
+
+
+def written(page: str, new: str) -> str:
+    """The page with new tables between its marks."""
+    before, rest = page.split(BEGIN)
+    return f"{before}{BEGIN}\n{new}\n{END}{rest.split(END)[1]}"
 
 
 if __name__ == "__main__":
-    space = made()
-    for heading, cases in CASES.items():
-        print("##", heading)
-        for case in cases:
-            print(case, "->", *refuse(case, space))
+    with tempfile.TemporaryDirectory() as folder:
+        PAGE.write_text(written(PAGE.read_text(), tables(Path(folder))))

@@ -11,7 +11,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, PyTree
 
-from nestax.chain.problem import Problem
+from nestax.chain.problem import Problem, is_drawn
 from nestax.chain.tracing import computing, shapes_of
 from nestax.checkpoints.fingerprint import described
 from nestax.checkpoints.keeper import Keeper
@@ -21,7 +21,7 @@ from nestax.loop.compiled import At, Compiled
 from nestax.loop.plan import AVERAGES
 from nestax.parts.estimator import AbstractEstimator
 from nestax.parts.step_rule import AbstractStep, Method
-from nestax.run.divergence import warn_if_diverged
+from nestax.run.divergence import warn_if_diverged, warn_if_still
 from nestax.run.follow import Rules, follow
 from nestax.run.prepare import as_method, prepare
 from nestax.run.record import Record, check_callback
@@ -98,7 +98,9 @@ def minimize(
     """
     began = time.perf_counter()
     if not isinstance(problem, Problem):
-        raise SettingError(f"the first argument must be an nx.Problem; got {problem!r}.")
+        raise SettingError(f"the first argument must be an nx.Problem; got {type(problem).__name__}.")
+    if start is not None and not isinstance(start, Continuation):
+        raise SettingError(f"start must be the carry of a result; got {type(start).__name__}.")
     seed = check_seed(seed)
     check_setting("seconds", seconds, *POSITIVE)
     if patience is not None:
@@ -204,6 +206,8 @@ def minimize(
         tuple(level.name for level in problem.levels),
         run.micro_batch,
     )
+    if start is None and not is_drawn(problem.w0):
+        warn_if_still(step, problem.w0, carry.w)
     return warn_if_diverged(result)
 
 
