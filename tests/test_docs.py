@@ -1,6 +1,8 @@
 """Every block of Python in the README and the docs runs, in order, in an empty folder."""
 
 import re
+import sys
+import types
 from pathlib import Path
 
 import jax
@@ -43,6 +45,43 @@ def test_code_of_a_framework_runs(package, tmp_path, monkeypatch):
     pytest.importorskip(package)
     monkeypatch.chdir(tmp_path)
     assert sum(run_blocks(page, {"__name__": "__docs__"}, f" {package}") for page in PAGES)
+
+
+class Logger(types.ModuleType):
+    """Any of the loggers, as far as a record reaches it: plain numbers, and a step."""
+
+    def __init__(self, name: str):
+        super().__init__(name)
+        self.steps = []
+        self.init = self.start_run = self.SummaryWriter = lambda *args, **named: self
+        self.log = self.log_metrics = self._log
+        self.add_scalar = lambda name, number, step: self._log({name: number}, step)
+        self.finish = self.close = lambda: None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *raised):
+        return None
+
+    def _log(self, numbers, step):
+        assert all(type(name) is str for name in numbers)
+        assert all(type(number) is float for number in numbers.values())
+        assert type(step) is int
+        self.steps.append(step)
+
+
+@pytest.mark.page
+def test_recipes_for_loggers(tmp_path, monkeypatch):
+    """Without the loggers: what they would be given."""
+    names = ("wandb", "mlflow", "trackio", "tensorboardX")
+    loggers = {name: Logger(name) for name in names}
+    for name, logger in loggers.items():
+        monkeypatch.setitem(sys.modules, name, logger)
+    monkeypatch.chdir(tmp_path)
+    assert run_blocks(ROOT / "docs" / "running.md", {}, f"(?: (?:{'|'.join(names)}))?") > len(names)
+    for logger in loggers.values():
+        assert sorted({*logger.steps}) == list(range(0, 501, 50))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)

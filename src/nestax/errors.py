@@ -38,6 +38,14 @@ def is_traced(x: Any) -> bool:
     return isinstance(x, Tracer)
 
 
+def shown(value: Any) -> str:
+    """A value as somebody typed it: 0.1 in any precision, and of large arrays some numbers."""
+    if isinstance(value, str) or not hasattr(value, "dtype"):
+        return repr(value)
+    with np.printoptions(threshold=6, edgeitems=2):
+        return " ".join(str(np.asarray(value)).split())
+
+
 def check_setting(name: str, value: Any, allowed: str, test: Callable[[Any], Any]) -> None:
     """Refuses a concrete setting for which ``test`` is false; traced values and schedules pass.
 
@@ -50,7 +58,7 @@ def check_setting(name: str, value: Any, allowed: str, test: Callable[[Any], Any
     except TypeError:  # not a number at all
         fine = False
     if not fine:
-        raise SettingError(f"{name} must be {allowed}; got {value}.")
+        raise SettingError(f"{name} must be {allowed}; got {shown(value)}.")
 
 
 def check_number(name: str, value: Any, allowed: str, test: Callable[[Any], Any]) -> None:

@@ -38,6 +38,7 @@ from nestax.parts.track import TrackState as TrackState
 from nestax.parts.track import track as track
 from nestax.parts.track import track_init as track_init
 from nestax.run.minimize import minimize as minimize
+from nestax.run.record import Record as Record
 from nestax.run.result import Continuation as Continuation
 from nestax.run.result import Result as Result
 from nestax.run.result import load as load

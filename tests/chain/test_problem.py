@@ -174,7 +174,7 @@ def test_beta_outside_its_range_is_refused(method, beta):
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (lambda: nx.SMVR(beta="0.1"), "a setting must be a number or a schedule; got '0.1'"),
+        (lambda: nx.SMVR(beta="0.1"), "beta must be in \\(0, 1\\]; got '0.1'"),
         (lambda: nx.SMVR(radius=0.0), "radius must be positive"),
         (lambda: nx.SMVR(ball="l1"), "ball must be one of frobenius, spectral"),
         (lambda: nx.AdjointSMVR(mode="shared"), "mode must be one of fresh, lagged, reuse"),

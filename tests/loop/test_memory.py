@@ -55,7 +55,7 @@ def test_tables_that_do_not_fit_are_refused_with_numbers(problem, memory):
         run(problem)
 
 
-def test_one_copy_of_what_is_large_unless_something_may_be_repeated(problem, memory, capsys):
+def test_one_copy_of_what_is_large_is_the_same_run(problem, memory, capsys):
     usual = run(problem)
     assert "nestax:" not in capsys.readouterr().err  # not large
     memory(2 * size_of())
@@ -74,8 +74,8 @@ def test_one_copy_leaves_the_weights_when_a_run_fails(problem, memory):
     assert result.status is nx.Status.NONFINITE
     assert np.isfinite(result.w).all()
     assert "one copy of the trackers only" in result.message
-    with pytest.raises(nx.SettingError, match="one copy of the trackers only, so that nothing"):
-        run(problem, patience=2)
+    with pytest.raises(nx.SettingError, match="one copy of the trackers only, and start= is one"):
+        run(problem, start=result.carry)
 
 
 def test_a_sweep_of_large_carries_is_the_same_sweep(problem, memory):

@@ -156,7 +156,7 @@ def test_a_callback_sees_records_and_can_stop(problem, monkeypatch):
         return record["step"] >= 20
 
     result = run(problem, callback=after_twenty)
-    assert seen == [10, 20]
+    assert seen == [0, 10, 20]
     assert result.carry.step == 20
     assert result.message == "Stopped by the callback."
 
@@ -171,7 +171,8 @@ def test_ctrl_c_returns_what_there_is(problem, monkeypatch):
     monkeypatch.setattr(drive, "CHUNK_SECONDS", 0.0)
 
     def interrupt(record):
-        raise KeyboardInterrupt
+        if record["step"] == 10:
+            raise KeyboardInterrupt
 
     result = run(problem, callback=interrupt)
     assert result.status is nx.Status.INTERRUPTED

@@ -1,11 +1,13 @@
 """One stochastic map f(x) = E f(x; ξ): its function, its draws, means and derivatives over a batch."""
 
+import random
 from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PyTree
 
@@ -23,13 +25,42 @@ PART_DRAWS = 4096
 PART_BYTES = {"cpu": 2**28}
 PART_BYTES_ELSEWHERE = 2**32
 
-#: What Flax raises where a function changes a variable that was made outside of it, and what to do.
-FLAX_REFUSES = "TraceContextError"
 CHANGES_STATE = (
     "changes state while it is evaluated, as dropout does with its counter and batch norm with its "
     "statistics, and a level is a function of its input and its draw alone: let the draw bring the "
     "random key (an nx.Sampler that returns one), use statistics as they are (evaluation mode), or "
     "another norm."
+)
+#: What JAX and Flax raise, by name, where a function does what cannot be traced, and what to do instead.
+UNTRACEABLE = {
+    "TracerBoolConversionError": (
+        "decides in Python (if, while, and, or, max) on a number that is known only when it runs: "
+        "use jnp.where(condition, this, that), or jax.lax.cond."
+    ),
+    "TracerArrayConversionError": (
+        "hands a number that is known only when it runs to NumPy: use jnp in place of np."
+    ),
+    "ConcretizationTypeError": (
+        "makes a Python number of one that is known only when it runs (float(x), int(x), x.item(), "
+        "range(n)): leave it an array, and use jnp and jax.lax."
+    ),
+    "TracerIntegerConversionError": (
+        "uses a number that is known only when it runs as an index or a length in Python: make an array "
+        "of what it looks into, or use jax.lax."
+    ),
+    # Flax, NNX and Linen, where a function changes a variable that was made outside of it
+    "TraceContextError": CHANGES_STATE,
+    "ModifyScopeVariableError": CHANGES_STATE,
+    # Flax, where dropout is given no key
+    "InvalidRngError": (
+        'asks for a random key, as dropout does: let the draw bring one, rngs={"dropout": key} with an '
+        "nx.Sampler that returns it, or switch dropout off (deterministic=True)."
+    ),
+}
+THROWS_DICE = (
+    "draws from np.random or random. That happens once, when the level is traced, and stays as it is "
+    "for the whole run: let the draw bring what is random, nx.Sampler(lambda key: "
+    "jax.random.normal(key, shape)), or rows of data."
 )
 
 
@@ -75,10 +106,15 @@ class Level(eqx.Module):
     ):
         if not callable(fn):
             raise ProblemError(f"a level's first argument is its function; got {type(fn).__name__}.")
+        if not isinstance(args, tuple | list):
+            one = "X" if hasattr(args, "shape") else repr(args)
+            raise ProblemError(
+                f"args of a level must be a tuple, such as args=({one},); got {type(args).__name__}."
+            )
         try:
             self.source = None if data is None else as_source(data)
         except ProblemError as error:
-            raise ProblemError(f"level {name!r}: {error}") from None
+            raise ProblemError(f"level {name!r}: {error}" if name else str(error)) from None
         self.fn = fn
         self.onto = project
         self.name = name
@@ -103,7 +139,10 @@ class Level(eqx.Module):
         draw = () if self.source is None else (self.source.example(),)
         draws = 2 if self.batched and draw else 1
         draw = stacked(draw, draws) if self.batched else draw
+        before = _random_states()
         structure = analyse(self._call, x, *draw, draws=draws)
+        if _random_states() != before:
+            raise ProblemError(f"level {self.name!r} {THROWS_DICE}")
         return self.replace(structure=structure)
 
     def replace(self, **changes: Any) -> "Level":
@@ -217,13 +256,15 @@ class Level(eqx.Module):
         return each, pull
 
     def _call(self, x: PyTree, *draw: PyTree) -> PyTree:
-        """The function itself; what it does to state of its own is refused in words that help."""
+        """The function itself; what cannot be traced is refused in words that help."""
         try:
             return self.fn(x, *draw, *self.args)
         except Exception as error:
-            if type(error).__name__ != FLAX_REFUSES:
+            kinds = {kind.__name__ for kind in type(error).__mro__}
+            why = next((words for kind, words in UNTRACEABLE.items() if kind in kinds), None)
+            if why is None:
                 raise
-            raise ProblemError(f"level {self.name!r} {CHANGES_STATE} ({error})") from error
+            raise ProblemError(f"level {self.name!r} {why}") from error
 
     def _mean(self, x: PyTree, batch: Batch | None) -> PyTree:
         if batch is None:
@@ -382,3 +423,9 @@ def _forward(fn: Any, args: list[Array]) -> tuple[list[list[Array]], PyTree]:
             left += a.size
         tiles.append(row)
     return tiles, value
+
+
+def _random_states() -> tuple[Any, ...]:
+    """Where the random numbers of NumPy and of Python stand that every program shares."""
+    _, words, *rest = np.random.get_state()  # noqa: NPY002 (what others draw from)
+    return words.tobytes(), rest, random.getstate()

@@ -400,16 +400,20 @@ def _fit_together(levels: list[Level], shape: Shapes) -> tuple[Level, ...]:
             raise
         except Exception as error:
             reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+            if x is shape and type(x.structs()) in (tuple, list) and x.size == len(x.leaves):
+                reason = f"w is a {type(x.structs()).__name__} of numbers, and jnp.asarray(w0) a vector."
+            reason = reason if reason.endswith(".") else f"{reason}."
             call = "fn(x, *args)" if level.deterministic else "fn(x, draw, *args)"
             why = f"cannot take the value before it, called as {call}: {reason}"
             raise refuse(level, why) from None
         x = level.shape.outputs
         wrong = sorted({d for _, d in x.leaves} - {dtype})
-        if wrong or not x.leaves:
+        if not x.leaves:
+            raise refuse(level, f"returns nothing: it must return {dtype}, as w is.")
+        if wrong:
             raise refuse(
                 level,
-                f"returns {', '.join(wrong) or 'no array'} where w is {dtype}: every level must "
-                f"return {dtype}.",
+                f"returns {', '.join(wrong)} where w is {dtype}: every level must return {dtype}.",
             )
         lines.append(_line(level.name, level, x))
         bound.append(level)

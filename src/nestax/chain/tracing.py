@@ -273,10 +273,15 @@ def compute(fn: Callable[..., PyTree], *args: PyTree) -> PyTree:
 
     ``jax.jit`` would find it by the function, whatever the globals that it reads have become.
     """
+    return computing(fn, *args)(*args)
+
+
+def computing(fn: Callable[..., PyTree], *args: PyTree) -> Callable[..., PyTree]:
+    """``fn`` traced once, for arguments that differ from these in the numbers of their arrays alone."""
     arrays, static = eqx.partition(args, eqx.is_array)
     traced = trace(lambda arrays: fn(*eqx.combine(arrays, static)), arrays)
     leaves, structure = jax.tree.flatten(traced)
-    return _compiled(structure)(leaves, arrays)
+    return lambda *args: _compiled(structure)(leaves, eqx.filter(args, eqx.is_array))
 
 
 @functools.lru_cache(maxsize=64)

@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -338,6 +339,14 @@ def checked_rows(data: PyTree) -> PyTree:
     """The arrays of a population, those of NumPy still on the host; refuses what is none."""
     if not jax.tree.leaves(data):
         raise ProblemError("data holds no array: pass at least one array with one row a draw.")
+    if isinstance(data, str | Path):
+        raise ProblemError(
+            f"data is the name of a file, {str(data)!r}: read it first (np.load, "
+            "nx.datasets.read_returns), or let nx.Stream read it in parts."
+        )
+    for x in jax.tree.leaves(data):
+        _refuse_words(x)
+    given = jax.tree.leaves(data)
     data = jax.tree.map(trees.on_host, data)
     leaves = jax.tree.leaves(data)
     if any(x.ndim == 0 for x in leaves):
@@ -350,21 +359,44 @@ def checked_rows(data: PyTree) -> PyTree:
         )
     if lengths == {0}:
         raise ProblemError("data is empty: it needs at least one row.")
-    for x in leaves:
-        _refuse_nonfinite(x)
+    for x, before in zip(leaves, given, strict=True):
+        _refuse_nonfinite(x, before)
     return data
+
+
+#: What arrays of NumPy hold, by the letter of their kind, if it is no numbers.
+WORDS = {"U": "text", "S": "text", "T": "text", "O": "objects", "M": "dates", "m": "times"}
+
+
+def _refuse_words(x: Any) -> None:
+    """Refuses what holds no numbers, before JAX does."""
+    if callable(x) and not hasattr(x, "shape"):
+        raise ProblemError("data is a function: if it draws, as fn(key), pass nx.Sampler(fn).")
+    kind = np.dtype(getattr(x, "dtype", None) or np.asarray(x).dtype)
+    if kind.kind in WORDS:
+        raise ProblemError(
+            f"data holds {WORDS[kind.kind]} ({kind}) where numbers are needed: leave such columns "
+            "out, or make numbers of them."
+        )
 
 
 def _positive(x: np.ndarray) -> np.ndarray:
     return np.isfinite(x) & (x > 0)
 
 
-def _refuse_nonfinite(x: Any) -> None:
+def _refuse_nonfinite(x: Any, given: Any) -> None:
+    """Refuses entries that are not finite; ``given`` is what they were before they got JAX's dtype."""
     found = None if is_traced(x) else trees.first_nonfinite(x)
     if found is None:
         return
     where, count = found
     place = ", ".join(f"{word} {k}" for word, k in zip(("row", "column"), where, strict=False))
+    number = np.asarray(given)[tuple(where)]
+    if np.isfinite(number):
+        raise ProblemError(
+            f"data has {count} entries that {x.dtype} cannot hold, the first at {place}, {number:g}: "
+            "take other units, or call jax.config.update('jax_enable_x64', True) before anything else."
+        )
     raise ProblemError(
         f"data has {count} entries that are NaN or infinite, the first at {place}: remove or fill them."
     )

@@ -140,11 +140,19 @@ class Compiled:
         after = At(self.packing.unpack(packed), at.step + strides * length)
         return Chunk(at, after, rows, strides, length)
 
-    def chunks(self, at: At, steps: int, stride: int, ahead: int = 0) -> Iterator[Chunk]:
+    def chunks(
+        self,
+        at: At,
+        steps: int,
+        stride: int,
+        ahead: int = 0,
+        most: Callable[[], int] = lambda: CAPACITY,
+    ) -> Iterator[Chunk]:
         """``steps`` steps from ``at``, a record every ``stride``; a shorter last stride if need be.
 
         The first stride is shorter if the run is ``ahead`` of its last record. Where rows are fed, no
         chunk is longer than what is at hand, and the chunks end where the rows do.
+        ``most`` is asked how many records the next chunk may have.
         """
         end = at.step + steps
         strides = 1
@@ -162,7 +170,7 @@ class Compiled:
             elif to_record < stride:
                 chunk = self.advance(at, 1, to_record)
             else:
-                strides = min(strides, held // stride, CAPACITY)
+                strides = min(strides, held // stride, most())
                 begin = time.perf_counter()
                 chunk = self.advance(at, strides, stride)
                 took = time.perf_counter() - begin

@@ -5,7 +5,7 @@
 The carried estimate always belongs to the carried weights.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -159,6 +159,8 @@ def choose_columns(problem: Problem, record: Sequence[str] | None, gap: bool = F
         exact = ("exact_value", "grad_norm") if problem.finite or problem.exact else ()
         known = ("gap",) if gap or (exact and problem.optimum is not None) else ()
         record = ("value", *exact, *known, *problem.metrics)
+    elif isinstance(record, str) or not isinstance(record, Iterable):
+        raise SettingError(f"record must be a list of columns, such as ['value']; got {record!r}.")
     elif gap:
         record = (*record, "gap")
     known = set(COLUMNS) | set(problem.metrics)

@@ -67,8 +67,8 @@ def as_setting(value: Any) -> Any:
         return value
     try:
         return jnp.asarray(value)
-    except TypeError:
-        raise SettingError(f"a setting must be a number or a schedule; got {value!r}.") from None
+    except TypeError:  # refused by the check of its field, which knows its name
+        return value
 
 
 def at(setting: Any, count: Array) -> Any:

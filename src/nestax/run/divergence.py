@@ -5,11 +5,14 @@ import warnings
 from collections.abc import Sequence
 from types import FrameType
 
+import jax
 import numpy as np
+from jaxtyping import PyTree
 
 from nestax.errors import DivergenceWarning
 from nestax.loop.status import Status
 from nestax.run.result import Result
+from nestax.trees import as_host
 
 #: Columns that are to fall, those that are free of noise first.
 FALLING = {"exact_value": "exact value", "gap": "gap", "value": "tracked value"}
@@ -26,6 +29,18 @@ def warn_if_diverged(result: Result) -> Result:
     if sentence is not None:
         warnings.warn(sentence, DivergenceWarning, stacklevel=_user_level())
     return result
+
+
+def warn_if_still(steps: int, before: PyTree, after: PyTree) -> None:
+    """A warning if a run of at least one step has left its weights as they were, to the last bit."""
+    pairs = zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True)
+    if steps and all(np.array_equal(as_host(old)[0], as_host(new)[0]) for old, new in pairs):
+        warnings.warn(
+            f"The weights have not moved in {steps:,} step{'s' if steps > 1 else ''}: the learning rate "
+            "is 0, or too small for their precision, or the gradient vanishes at the start.",
+            UserWarning,
+            stacklevel=_user_level(),
+        )
 
 
 def _ascent(name: str, steps: Sequence[int] | np.ndarray, column: np.ndarray) -> str | None:

@@ -42,8 +42,8 @@ def name_failure(compiled: Compiled, at: At, first: int, last: int) -> str:
     what = f"{what[0].upper()}{what[1:]}"
     if first == last:
         return (
-            f"{what} is infinite or NaN at the start: choose another w0, or give the level a project= "
-            "or a smoother function."
+            f"{what} {'are' if what == 'The weights' else 'is'} infinite or NaN at the start: choose "
+            "another w0, or give the level a project= or a smoother function."
         )
     return (
         f"{what} became infinite or NaN at step {at.step + 1:,} (between the records of steps {first:,} "

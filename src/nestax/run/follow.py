@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import signal
 import sys
 import threading
@@ -12,15 +13,18 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PyTree
 
 from nestax.checkpoints.keeper import Keeper
 from nestax.loop.compiled import At, Chunk, Compiled
+from nestax.loop.lanes import CAPACITY
 from nestax.loop.plan import Cost, Meter
 from nestax.loop.status import Status
 from nestax.loop.step import as_columns
 from nestax.run.failure import last_finite, name_failure, without_trackers
 from nestax.run.prepare import Run
 from nestax.run.progress import ALOUD, COMPILING, progress_line
+from nestax.run.record import Record, asks_to_stop
 
 
 class Rules(NamedTuple):
@@ -28,7 +32,8 @@ class Rules(NamedTuple):
 
     began, seconds: a time on the clock, and how long after it the run ends.
     target_gap, patience: of the records; ``monitor`` is the column that is to fall.
-    callback: asked between chunks.
+    callback: asked at every record.
+    held_out: a value of the weights that becomes a column of that name.
     """
 
     began: float = 0.0
@@ -36,27 +41,89 @@ class Rules(NamedTuple):
     target_gap: float | None = None
     patience: int | None = None
     monitor: str | None = None
-    callback: Callable[[dict[str, Any]], bool | None] | None = None
+    callback: Callable[[Record], bool | None] | None = None
+    held_out: Callable[[PyTree], Any] | None = None
+
+    @property
+    def look(self) -> bool:
+        """Whether a record can end the run, or needs the weights that it belongs to."""
+        asked = (self.target_gap, self.patience, self.callback, self.held_out)
+        return any(rule is not None for rule in asked)
+
+    def late(self) -> str | None:
+        """A sentence if the clock ends the run between two chunks."""
+        over = self.seconds is not None and time.perf_counter() - self.began > self.seconds
+        return f"Stopped after {self.seconds:g} seconds." if over else None
+
+
+class Watch:
+    """Asks the rules at every record, the one at the start included.
+
+    reads: whether weights have been asked for. A chunk then holds one record, so that they are at hand;
+        until then the weights of a record inside a chunk are computed a second time.
+    """
+
+    def __init__(self, rules: Rules, compiled: Compiled):
+        self.rules = rules
+        self.compiled = compiled
+        self.reads = rules.held_out is not None
+        self.best = np.inf
+        self.best_step = 0
+        self.since = 0
+
+    def strides(self) -> int:
+        """The most records of a chunk. Where a chunk overwrites its carry nothing can be repeated."""
+        return 1 if self.reads or (self.compiled.donates and self.rules.look) else CAPACITY
+
+    def note(self, row: dict[str, Any]) -> None:
+        """Remembers the best of the column that is watched."""
+        if self.rules.monitor is None or self.rules.patience is None:
+            return
+        self.since += 1
+        if row[self.rules.monitor] < self.best:
+            self.best = row[self.rules.monitor]
+            self.best_step = int(row["step"])
+            self.since = 0
 
     def met(self, rows: list[dict[str, Any]]) -> str | None:
         """A sentence if the last of the records ends the run; the one at the start never does."""
+        rules = self.rules
         if len(rows) == 1:
             return None
-        if self.target_gap is not None and rows[-1]["gap"] <= self.target_gap:
-            return f"The gap reached {self.target_gap:g}."
-        if self.patience is not None and self.monitor is not None:
-            seen = [row[self.monitor] for row in rows]
-            if len(seen) - 1 - int(np.argmin(seen)) >= self.patience:
-                return f"No new best {self.monitor} in {self.patience} records."
+        if rules.target_gap is not None and rows[-1]["gap"] <= rules.target_gap:
+            return f"The gap reached {rules.target_gap:g}."
+        if rules.patience is not None and self.since >= rules.patience:
+            return (
+                f"No new best {rules.monitor} in {rules.patience:,} records: the best is that of step "
+                f"{self.best_step:,}."
+            )
         return None
 
-    def between(self, latest: dict[str, Any]) -> str | None:
-        """A sentence if the clock or the user ends the run between two chunks."""
-        late = self.seconds is not None and time.perf_counter() - self.began > self.seconds
-        stopped = self.callback is not None and self.callback(latest)
-        if late:
-            return f"Stopped after {self.seconds:g} seconds."
-        return "Stopped by the callback." if stopped else None
+    def ask(self, rows: list[dict[str, Any]], at: Callable[[], At]) -> str | None:
+        """A sentence if the last of the records ends the run, by a rule or by the callback.
+
+        Args:
+            rows: all records.
+            at: makes the state that the last one belongs to.
+        """
+
+        def weights() -> PyTree:
+            self.reads = True
+            carry = at().carry
+            averaged = self.compiled.lane.plan.average is not None
+            w = carry.average if averaged else carry.w
+            return jax.tree.map(np.array, w) if self.compiled.donates else w
+
+        if self.rules.held_out is not None:
+            rows[-1]["held_out"] = np.asarray(self.rules.held_out(weights()))
+        self.note(rows[-1])
+        why = self.met(rows)
+        if self.rules.callback is None:
+            return why
+        record = Record(rows, weights)
+        stopped = asks_to_stop(self.rules.callback(record))
+        record.leave()
+        return why or ("Stopped by the callback." if stopped else None)
 
 
 class Book:
@@ -149,7 +216,7 @@ def follow(
             book = Book.begun(run.meter, at.step, run.spent, first)
         if found and found.status is Status.NONFINITE:
             return Ended(at, book, found.status, found.message)
-        ended = _go_on(run, at, end, book, rules, keeper, asked, show)
+        ended = _go_on(run, at, end, book, rules, bool(found), keeper, asked, show)
         if keeper and (run.compiled.lanes or book.finite):
             ended = ended._replace(
                 message=keeper.close(ended.at, book.rows, book.finite, ended.status, ended.message)
@@ -163,6 +230,7 @@ def _go_on(
     end: int,
     book: Book,
     rules: Rules,
+    resumed: bool,
     keeper: Keeper | None,
     asked: Callable[[], bool],
     show: Callable[..., None] | None,
@@ -170,31 +238,41 @@ def _go_on(
     """Chunk after chunk."""
     compiled = run.compiled
     single = not run.compiled.lanes
+    watch = Watch(rules, compiled)
     if single and not book.finite:
         return Ended(at, book, Status.NONFINITE, name_failure(compiled, at, at.step, at.step))
-    why = rules.met(book.rows)
-    if why is not None:
-        return Ended(at, book, Status.SUCCESS, why)
     weights = _weights_of(compiled, at)
     try:
-        for chunk in compiled.chunks(at, end - at.step, run.stride, at.step - book.step):
-            if single and not chunk.records["finite"].all():
-                return _failed(compiled, chunk, book, weights)
-            for k in range(chunk.strides):
+        if resumed:
+            for row in book.rows:
+                watch.note(row)
+            why = watch.met(book.rows)
+        else:
+            why = watch.ask(book.rows, lambda: at)
+        if why is not None:
+            return Ended(at, book, Status.SUCCESS, why)
+        for chunk in compiled.chunks(at, end - at.step, run.stride, at.step - book.step, watch.strides):
+            for k in range(chunk.strides or 1):
+                if single and not chunk.records["finite"][k]:
+                    return _failed(compiled, chunk, k, book, weights)
+                if not chunk.strides:  # a part of a stride, which has no record of its own
+                    book.finite = book.finite & chunk.records["finite"][0]
+                    continue
                 book.add(chunk, k)
-                why = rules.met(book.rows)
-                if why is not None:  # go back to the record that fulfilled the rule
-                    chunk = compiled.advance(chunk.before, k + 1, chunk.length)
+                if k + 1 == chunk.strides:  # done, even if somebody interrupts the callback
+                    at = chunk.after
+                here = functools.partial(_after, compiled, chunk, k)
+                why = watch.ask(book.rows, here) if rules.look else None
+                if why is not None:
+                    chunk = chunk._replace(after=here())
                     break
-            if not chunk.strides:  # a part of a stride, which has no record of its own
-                book.finite = book.finite & chunk.records["finite"][0]
             at = chunk.after
-            weights = _weights_of(compiled, chunk.after)
+            weights = _weights_of(compiled, at)
             if show:
                 show(at.step, **({rules.monitor: book.rows[-1][rules.monitor]} if rules.monitor else {}))
-            stopped = rules.between(book.rows[-1]) if chunk.strides else None
-            if why or stopped:
-                return Ended(at, book, Status.SUCCESS, why or stopped or "")
+            why = why or (rules.late() if chunk.strides else None)
+            if why:
+                return Ended(at, book, Status.SUCCESS, why)
             if at.step < end:
                 if keeper and not asked():
                     why = keeper.visit(at, book.rows, book.finite)
@@ -211,24 +289,31 @@ def _go_on(
     return Ended(at, book, Status.SUCCESS, Status.SUCCESS.value)
 
 
+def _after(compiled: Compiled, chunk: Chunk, k: int) -> At:
+    """The state that record ``k`` of a chunk belongs to; one in the middle is computed a second time."""
+    if k + 1 == chunk.strides:
+        return chunk.after
+    return compiled.advance(chunk.before, k + 1, chunk.length).after
+
+
 def _weights_of(compiled: Compiled, at: At) -> tuple[Any, Any] | None:
     """A copy of the weights and of their average on the host, where the next chunk overwrites them."""
     kept = (at.carry.w, at.carry.average)
     return jax.tree.map(np.array, kept) if compiled.donates else None
 
 
-def _failed(compiled: Compiled, chunk: Chunk, book: Book, weights: tuple[Any, Any] | None) -> Ended:
-    """The last finite state of a run, and what is not finite after it."""
-    bad = int(np.flatnonzero(~chunk.records["finite"])[0])
+def _failed(
+    compiled: Compiled, chunk: Chunk, bad: int, book: Book, weights: tuple[Any, Any] | None
+) -> Ended:
+    """The last finite state of a run whose record ``bad`` of a chunk is not, and what is not finite."""
     if weights is not None:  # there is nothing to go back to but the weights
         book.finite = np.asarray(False)  # so that the last checkpoint stays the last good one
+        book.cut(chunk.before.step)
         w, average = jax.tree.map(jnp.asarray, weights)
         carry = dataclasses.replace(chunk.after.carry, w=w, average=average)
         at = At(carry, chunk.before.step)
         return Ended(at, book, Status.NONFINITE, without_trackers(chunk.before.step))
     at, first, last = last_finite(compiled, chunk, bad)
-    for k in range(bad):
-        book.add(chunk, k)
     return Ended(at, book, Status.NONFINITE, name_failure(compiled, at, first, last))
 
 

@@ -1,5 +1,6 @@
 """One run: from a problem and a method to weights."""
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -8,9 +9,10 @@ from typing import Any
 import jax
 import numpy as np
 import optax
+from jaxtyping import Array, PyTree
 
-from nestax.chain.problem import Problem
-from nestax.chain.tracing import shapes_of
+from nestax.chain.problem import Problem, is_drawn
+from nestax.chain.tracing import computing, shapes_of
 from nestax.checkpoints.fingerprint import described
 from nestax.checkpoints.keeper import Keeper
 from nestax.errors import POSITIVE, SettingError, check_count, check_seed, check_setting, choose
@@ -19,12 +21,13 @@ from nestax.loop.compiled import At, Compiled
 from nestax.loop.plan import AVERAGES
 from nestax.parts.estimator import AbstractEstimator
 from nestax.parts.step_rule import AbstractStep, Method
-from nestax.run.divergence import warn_if_diverged
+from nestax.run.divergence import warn_if_diverged, warn_if_still
 from nestax.run.follow import Rules, follow
 from nestax.run.prepare import as_method, prepare
+from nestax.run.record import Record, check_callback
 from nestax.run.result import Continuation, Result
 from nestax.run.tune import autotune, self_tuning
-from nestax.trees import as_host
+from nestax.trees import as_host, is_array
 
 
 def minimize(
@@ -45,7 +48,8 @@ def minimize(
     seconds: float | None = None,
     target_gap: float | None = None,
     patience: int | None = None,
-    callback: Callable[[dict[str, Any]], bool | None] | None = None,
+    held_out: Problem | None = None,
+    callback: Callable[[Record], bool | None] | None = None,
     progress: bool | None = None,
     checkpoint: str | Path | None = None,
     checkpoint_every: float = 60.0,
@@ -78,9 +82,13 @@ def minimize(
         start: ``result.carry`` of an earlier run: continue it, without a draw at the start.
         seconds: stop after the first chunk that ends later than this.
         target_gap: stop at the first record whose gap F(w) − F* is no larger.
-        patience: stop after so many records without a new best value.
-        callback: called between chunks with the latest record as a dictionary; returning True
-            stops the run.
+        patience: stop after so many records without a new best value: that of ``held_out``, else the
+            exact value, else the tracked one.
+        held_out: the same problem on rows that the run does not see, for example
+            ``problem.with_data(loss=test)``; its value at every record is the column ``held_out``.
+        callback: called at every record with an ``nx.Record``: a dictionary of its columns, with the
+            weights ``record.w`` and all records so far, ``record.records``. Returning True stops the
+            run exactly there.
         progress: show a progress line; by default only on a terminal.
         checkpoint: a folder in which the run is kept, so that it can go on after an interruption.
         checkpoint_every: seconds between checkpoints; one is written at the end in any case.
@@ -90,11 +98,16 @@ def minimize(
     """
     began = time.perf_counter()
     if not isinstance(problem, Problem):
-        raise SettingError(f"the first argument must be an nx.Problem; got {problem!r}.")
+        raise SettingError(f"the first argument must be an nx.Problem; got {type(problem).__name__}.")
+    if start is not None and not isinstance(start, Continuation):
+        raise SettingError(f"start must be the carry of a result; got {type(start).__name__}.")
     seed = check_seed(seed)
     check_setting("seconds", seconds, *POSITIVE)
     if patience is not None:
         check_count("patience", patience)
+    check_callback(callback)
+    if held_out is not None:
+        _check_held_out(problem, held_out)
     keeper = None
     if checkpoint is not None or resume:
         keeper = Keeper(checkpoint, checkpoint_every, resume)
@@ -139,18 +152,24 @@ def minimize(
         begin=0 if start is None else start.step,
         spent=None if start is None else start.cost,
         search=search,
-        copies=1 if start is target_gap is patience is None else 2,
+        copies=1 if start is None else 2,
     )
     compiled = run.compiled
     feed = run.compiled.feed
-    if compiled.donates and (start is not None or target_gap is not None or patience is not None):
+    if compiled.donates and start is not None:
         raise SettingError(
-            "there is memory for one copy of the trackers only, so that nothing can be repeated: leave "
-            "start, target_gap and patience out, or take fewer blocks."
+            "there is memory for one copy of the trackers only, and start= is one that the run would "
+            "overwrite: leave start out, or take fewer blocks."
         )
     facts = {"run": "minimize", "seed": seed, "output": output, "record_every": run.stride}
     if output == "random":
         facts["steps"] = int(compiled.lane.horizon) - run.begin
+    value = None
+    if held_out is not None:
+        facts["held_out"] = [described(x) for x in jax.tree.leaves(held_out) if is_array(x)]
+        value = functools.partial(
+            computing(_value, held_out, problem.start(jax.random.key(0))), held_out
+        )
     at = None
     if start is not None:
         at = At(_restored(compiled, start), start.step)
@@ -160,11 +179,17 @@ def minimize(
             facts["start"] = [described(x) for x in jax.tree.leaves(start.lane)]
             facts |= {"start step": start.step, "start rows": list(start.rows)}
     columns = compiled.lane.plan.columns
-    monitor = next((c for c in ("exact_value", "value") if c in columns), None)
+    falling = ("exact_value", "value") if held_out is None else ("held_out",)
+    monitor = next((c for c in falling if c in (*columns, "held_out")), None)
+    if patience is not None and monitor is None:
+        raise SettingError(
+            "patience waits for a new best value, and none is recorded: add 'value' to record, or give "
+            "held_out."
+        )
     ended = follow(
         run,
         start=at,
-        rules=Rules(began, seconds, target_gap, patience, monitor, callback),
+        rules=Rules(began, seconds, target_gap, patience, monitor, callback, value),
         keeper=keeper,
         facts=facts,
         progress=progress,
@@ -181,7 +206,31 @@ def minimize(
         tuple(level.name for level in problem.levels),
         run.micro_batch,
     )
+    if start is None and not is_drawn(problem.w0):
+        warn_if_still(step, problem.w0, carry.w)
     return warn_if_diverged(result)
+
+
+def _value(problem: Problem, w: PyTree) -> Array:
+    return problem.value(w)
+
+
+def _check_held_out(problem: Problem, held_out: Any) -> None:
+    """Refuses what is no problem of the same weights with rows to average over."""
+    if not isinstance(held_out, Problem):
+        raise SettingError(
+            "held_out must be an nx.Problem, such as problem.with_data(loss=test); "
+            f"got {type(held_out).__name__}."
+        )
+    if held_out.shape != problem.shape:
+        raise SettingError(
+            f"held_out must have the weights of the problem, {problem.shape}; it has {held_out.shape}."
+        )
+    if not held_out.finite:
+        raise SettingError(
+            "held_out needs rows in memory for all of its levels, for it is evaluated at every record: "
+            "give it arrays instead of a Sampler or a Stream."
+        )
 
 
 def _restored(compiled: Compiled, start: Continuation) -> Any:

@@ -93,7 +93,7 @@ def prepare(
     meter = Meter(problem, estimator, sizes, first_sizes)
     spent = meter.start.plus(1, search or Cost()) if spent is None else spent
     steps = meter.steps(steps, samples, begin, spent)
-    stride = check_count("record_every", record_every or max(1, steps // 100))
+    stride = check_count("record_every", max(1, steps // 100) if record_every is None else record_every)
     total = begin + steps
     if output == "random":  # drawn first: the run simply stops there
         total = begin + int(np.random.default_rng([seed, 0x7A0]).integers(steps))
@@ -138,7 +138,8 @@ def as_method(problem: Problem, estimator: Any, optimizer: Any = None) -> Method
     if not isinstance(estimator, AbstractEstimator):
         hint = "; an optimiser is the third argument" if hasattr(estimator, "update") else ""
         raise SettingError(
-            f"the second argument must be an estimator such as nx.SMVR(){hint}; got {estimator!r}."
+            f"the second argument must be an estimator such as nx.SMVR(){hint}; "
+            f"got {type(estimator).__name__}."
         )
     if optimizer is None:
         return Method(estimator, step_of(estimator, problem))

@@ -21,8 +21,9 @@ from nestax.loop.plan import AVERAGES
 from nestax.loop.status import Status
 from nestax.parts.estimator import AbstractEstimator
 from nestax.parts.step_rule import Method
-from nestax.run.follow import follow
+from nestax.run.follow import Rules, follow
 from nestax.run.prepare import as_method, prepare
+from nestax.run.record import Record, check_callback
 from nestax.streams.feed import streams_of
 from nestax.trees import on_device
 
@@ -141,6 +142,7 @@ def sweep(
     micro_batch: int | dict[str, int] | None = None,
     record_every: int | None = None,
     record: Sequence[str] | None = None,
+    callback: Callable[[Record], bool | None] | None = None,
     progress: bool | None = None,
     checkpoint: str | Path | None = None,
     checkpoint_every: float = 60.0,
@@ -162,8 +164,11 @@ def sweep(
             for every lane by itself.
         steps, samples, batch_size, init_batch_size, micro_batch, record_every, record, progress: as in
             ``minimize``; a budget of samples is per lane.
+        callback: as in ``minimize``; columns and weights have leading axes (settings, seeds). Returning
+            True stops all lanes.
         checkpoint, checkpoint_every, resume: as in ``minimize``.
     """
+    check_callback(callback)
     keeper = None
     if checkpoint is not None or resume:
         keeper = Keeper(checkpoint, checkpoint_every, resume)
@@ -204,10 +209,9 @@ def sweep(
         copies=1,
     )
     facts = {"run": "sweep", "seeds": seeds.tolist(), "record_every": run.stride}
-    ended = follow(run, keeper=keeper, facts=facts, progress=progress)
+    ended = follow(run, rules=Rules(callback=callback), keeper=keeper, facts=facts, progress=progress)
     carry = ended.at.carry
     finite = ended.book.finite
-    whole = Status.SUCCESS if ended.at.step == run.total else Status.INTERRUPTED
     records = {
         name: np.moveaxis(column, 0, 2) if column.ndim > 1 else column
         for name, column in ended.records.items()
@@ -216,8 +220,8 @@ def sweep(
         settings,
         carry.average if output in AVERAGES else carry.w,
         records,
-        np.asarray([Status.NONFINITE, whole])[finite.astype(int)],
-        whole,
+        np.asarray([Status.NONFINITE, ended.status])[finite.astype(int)],
+        ended.status,
         ended.message,
         run.micro_batch,
     )

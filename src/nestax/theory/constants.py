@@ -104,7 +104,7 @@ def estimate_constants(
         seed: for points and draws.
     """
     if not isinstance(problem, Problem):
-        raise SettingError(f"the first argument must be an nx.Problem; got {problem!r}.")
+        raise SettingError(f"the first argument must be an nx.Problem; got {type(problem).__name__}.")
     if problem.blocks is not None:
         raise ProblemError(
             "the constants of the theorems are those of one chain and this problem has blocks: pass "
