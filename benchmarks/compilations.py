@@ -1,6 +1,7 @@
-"""What compiles again and what does not, and what stays in memory: two tables of docs/speed.md.
+"""What whole programs take, what compiles again, what stays in memory: three tables of docs/speed.md.
 
-    python benchmarks/compilations.py              # both; ten minutes and more
+    python benchmarks/compilations.py              # all; ten minutes and more
+    python benchmarks/compilations.py starts       # processes from their start, alone
     python benchmarks/compilations.py calls        # second calls alone
     python benchmarks/compilations.py memory 500   # so many different problems in one process
 
@@ -10,9 +11,15 @@ benchmarks/results/compilations.json and docs/speed.md.
 
 import json
 import logging
+import os
+import re
 import resource
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -66,9 +73,6 @@ def portfolio(risk: float = 0.2) -> nx.Problem:
     )
 
 
-Run = Callable[..., Any]
-
-
 def run(optimizer: Any, problem: nx.Problem | None = None, steps: int = 2_000, **more: Any) -> None:
     problem = portfolio() if problem is None else problem
     nx.minimize(problem, nx.SMVR(beta=0.1), optimizer, steps=steps, batch_size=16, **more)
@@ -108,6 +112,43 @@ CALLS: dict[str, tuple[Callable[[], None], Callable[[], None]]] = {
         lambda: run(optax.sgd(0.1), portfolio(risk=0.5)),
     ),
 }
+
+
+README = (Path(__file__).parent.parent / "README.md").read_text()
+PASTED = re.search("```python\n(.*?)```", README, re.DOTALL).group(1)
+SPED_UP = f"import nestax\nnestax.speed_up()\n{PASTED}"
+COMPARED = """
+nx.compare(problem, ["NLASG", "SMVR"], samples=20_000, batch_size=16, tune_seeds=2, seeds=3)
+"""
+STARTS: dict[str, list[str]] = {
+    "README's first example": ["-c", PASTED],
+    "the same after `nx.speed_up()`": ["-c", SPED_UP],
+    "README's problem, and `nx.compare` of two methods": ["-c", PASTED.split("result =")[0] + COMPARED],
+    "`nestax demo`": ["-m", "nestax", "demo"],
+}
+
+
+def starts() -> list[list[Any]]:
+    """Seconds of CPU time of whole processes: with an empty folder of compiled programs, and again."""
+    rows = []
+    for name, words in few(STARTS).items():
+        with tempfile.TemporaryDirectory() as place:
+            took = []
+            for folder in ("first", "second"):
+                (Path(place) / folder).mkdir()
+                before = resource.getrusage(resource.RUSAGE_CHILDREN)
+                subprocess.run(
+                    [sys.executable, *words],
+                    cwd=Path(place) / folder,
+                    env=os.environ | {"NESTAX_COMPILED": f"{place}/compiled"},
+                    check=True,
+                    capture_output=True,
+                )
+                after = resource.getrusage(resource.RUSAGE_CHILDREN)
+                took.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+        rows.append([name, *took])
+        print(name, *(f"{x:.2f}" for x in took), flush=True)
+    return rows
 
 
 def second_calls() -> list[list[Any]]:
@@ -158,6 +199,9 @@ def memory(count: int) -> list[list[Any]]:
 def write(found: dict[str, Any]) -> None:
     results(RESULTS).write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
     parts = {}
+    if "starts" in found:
+        rows = [[name, f"{a:.1f}", f"{b:.1f}"] for name, a, b in found["starts"]]
+        parts["starts"] = Table(["process", "first: s", "again: s"], rows).to_markdown()
     if "calls" in found:
         columns = ["second call", "first: s", "compiled", "second: s", "compiled "]
         rows = [[name, f"{a:.1f}", b, f"{c:.2f}", d] for name, a, b, c, d in found["calls"]]
@@ -172,13 +216,17 @@ def write(found: dict[str, Any]) -> None:
 
 if __name__ == "__main__":
     arguments = parser(__doc__)
-    arguments.add_argument("what", nargs="?", choices=("all", "memory", "calls"), default="all")
+    arguments.add_argument(
+        "what", nargs="?", choices=("all", "memory", "starts", "calls"), default="all"
+    )
     arguments.add_argument("count", nargs="?", type=int, default=MARKS[-1], help="different problems")
     given = arguments.parse_args()
     earlier = results(RESULTS)
     found = json.loads(earlier.read_text()) if earlier.exists() else {}
     if given.what in ("all", "memory"):  # first, in a process that has done nothing else
         found["memory"] = memory(given.count)
+    if given.what in ("all", "starts"):
+        found["starts"] = starts()
     if given.what in ("all", "calls"):
         found["calls"] = second_calls()
     write(found)

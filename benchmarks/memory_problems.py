@@ -6,7 +6,6 @@ the German breast cancer study (GBSG2) comes with the package lifelines.
 """
 
 import functools
-import importlib.util
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +20,7 @@ from sklearn.datasets import load_digits, load_svmlight_file
 
 import nestax as nx
 from nestax.problems.few_shot.networks import perceptron
-from real_data import industry
+from real_data import breast_cancer_study, industry
 
 
 class Case(NamedTuple):
@@ -151,21 +150,6 @@ def digits(noise: float, batch: int) -> Case:
     )
     steps = {4: 6_000, 32: 3_000}[batch]
     return Case(problem, batch, steps, optax.adam, half_decades(3e-4, 5))
-
-
-@functools.cache
-def breast_cancer_study() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Standardised covariates, times and events of GBSG2."""
-    found = importlib.util.find_spec("lifelines")
-    if found is None or found.origin is None:
-        raise SystemExit("GBSG2 comes with lifelines: pip install --no-deps lifelines")
-    path = Path(found.origin).parent / "datasets" / "gbsg2.csv"
-    cells = [line.split(",") for line in path.read_text().split()[1:]]
-    words = {"no": 0, "yes": 1, "Pre": 0, "Post": 1, "I": 1, "II": 2, "III": 3}
-    table = np.asarray([[float(words.get(cell, cell)) for cell in row] for row in cells])
-    X = table[:, :8]
-    X[:, 5:] = np.log1p(X[:, 5:])
-    return (X - X.mean(0)) / X.std(0), table[:, 8], table[:, 9]
 
 
 def cox(draws: int) -> Case:

@@ -161,7 +161,9 @@ def transformer(width: int, layers: int, heads: int, length: int, vocabulary: in
         blocks = [
             {
                 "attention norm": jnp.ones(width),
-                "inputs": dense(keys, width, 3 * width),
+                # Without a constant: attention does not depend on that of the keys, and Adam would
+                # turn the rounding errors of a derivative that is zero into whole steps.
+                "inputs": dense(keys, width, 3 * width)["w"],
                 "output": dense(keys, width, width),
                 "perceptron norm": jnp.ones(width),
                 "wide": dense(keys, width, 4 * width),
@@ -182,7 +184,7 @@ def transformer(width: int, layers: int, heads: int, length: int, vocabulary: in
         return (standard * scale).astype(x.dtype)
 
     def attend(block: dict[str, Any], x: Array) -> Array:
-        parts = affine(block["inputs"], x).reshape(*x.shape[:-1], 3, heads, width // heads)
+        parts = (x @ block["inputs"].astype(x.dtype)).reshape(*x.shape[:-1], 3, heads, width // heads)
         query, key, value = (parts[..., k, :, :] for k in range(3))
         mixed = jax.nn.dot_product_attention(query, key, value)
         return affine(block["output"], mixed.reshape(x.shape))

@@ -119,7 +119,7 @@ class Hand:
 
         def steps(data: Any, state: Any, first: Any) -> Any:
             one = lambda k, state: loop.step(state, draw(data, first + k))
-            if steps_per_call == 1:  # without a loop: inside one, XLA's convolutions are slow on a CPU
+            if steps_per_call == 1:  # XLA is slow with convolutions inside of a loop on a CPU
                 return one(0, state)
             return jax.lax.fori_loop(0, steps_per_call, one, state)
 
@@ -346,7 +346,7 @@ def draw_growth(report: dict[str, Any], path: Path) -> None:
         style = {"color": COLOURS[number], "lw": 1.6}
         left.plot(weights, took["nestax"], "o-", ms=4, label=method, **style)
         left.plot(weights, took["hand"], "--", **style)
-        left.plot(weights, [point["floor"] for point in points], ":", **style)
+        left.plot(weights, [floor(method, d, report["bandwidth"]) for d in weights], ":", **style)
         right.plot(weights, np.divide(took["nestax"], took["hand"]), "o-", ms=4, label=method, **style)
     grey = {"color": "0.35", "lw": 1.6}
     for dash, word in {"-": "nestax", "--": "by hand", ":": "what memory allows"}.items():
@@ -381,6 +381,11 @@ def bandwidth(bytes_: int, rounds: int) -> float:
     cost = compare({"copy": Timed(run, 4, 24)}, rounds)["copy"]
     took = cost.cpu if jax.default_backend() == "cpu" else cost.wall
     return 2 * bytes_ / (took * 1e-6)
+
+
+def floor(method: str, weights: int, bandwidth: float) -> float:
+    """µs that a step takes at least, to read and write float32 numbers as often as it must."""
+    return PASSES[method] * 4 * weights / bandwidth * 1e6
 
 
 def grown(weights: float) -> Network:
@@ -443,7 +448,8 @@ def compare_networks(report: Report, bench: Bench, arguments: argparse.Namespace
     for case in cases(arguments):
         if report.late():
             return
-        # A step of the large ones takes long on a CPU, and convolutions are quick outside of loops only.
+        # A step of the large ones takes long on a CPU, and by hand convolutions are quick outside of
+        # loops only.
         steps = 1 if heavy and case.model != "perceptron" else 4
         run = lambda case=case, steps=steps: bench.measure(networks[case.model], case, rows, steps)
         result = report.add("cases", case, run)
@@ -463,14 +469,13 @@ def compare_growth(report: Report, bench: Bench, arguments: argparse.Namespace) 
         steps = 4 if float(case.model) > 1e6 else 64
 
         def run(case=case, network=network, steps=steps) -> dict[str, Any]:
-            result = bench.measure(network, case, GROWTH_ROWS, steps, check=False)
-            moved = PASSES[case.method] * 4 * result["weights"]
-            return result | {"floor": moved / report.found["bandwidth"] * 1e6}
+            return bench.measure(network, case, GROWTH_ROWS, steps, check=False)
 
         result = report.add("growth", case, run)
         if "error" not in result:
             took = times(result, report.found["platform"])
-            numbers = (took["nestax"], took["hand"], result["floor"])
+            least = floor(case.method, result["weights"], report.found["bandwidth"])
+            numbers = (took["nestax"], took["hand"], least)
             print(f"{result['weights']:12,} {case.method:>12}", *(f"{x:12,.1f}" for x in numbers))
     if report.found["growth"]:
         draw_growth(report.found, report.out.with_suffix(".png"))
@@ -478,9 +483,11 @@ def compare_growth(report: Report, bench: Bench, arguments: argparse.Namespace) 
 
 def joined(files: list[Path]) -> dict[str, Any]:
     """Reports of one device as one."""
-    first, *others = [json.loads(file.read_text()) for file in files]
+    reports = [json.loads(file.read_text()) for file in files]
+    first, *others = reports
+    # What else ran on the machine can only have lowered it.
+    first["bandwidth"] = max(report.get("bandwidth", 0.0) for report in reports)
     for other in others:
-        first |= {name: x for name, x in other.items() if name not in first}
         for kind in ("cases", "growth"):
             first[kind] += other[kind]
     return first
@@ -493,7 +500,8 @@ def main() -> None:
     known.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
     known.add_argument("--forms", nargs="+", choices=["draw", "batch"], default=["draw"])
     known.add_argument("--bfloat16", action="store_true", help="compute in it; weights are float32")
-    known.add_argument("--growth", action="store_true", help="1e3 to 1e8 weights instead")
+    known.add_argument("--growth", action="store_true", help="numbers of weights instead")
+    known.add_argument("--weights", type=float, nargs="+", default=GROWTH_WEIGHTS, help="how many")
     known.add_argument("--seconds", type=float, default=1.0, help="of the longer run, about")
     known.add_argument("--rounds", type=int, default=3)
     known.add_argument("--budget", type=float, default=3600, help="seconds")

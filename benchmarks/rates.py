@@ -12,7 +12,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 import jax
 
 import nestax as nx
-from nestax.study.rates import Rates
+from nestax.study.rates import CONTENDERS, Rates
 from nestax.table import Table
 from pages import fill, page
 from script import SMALL, parser, results, size
@@ -54,11 +54,14 @@ def compute(jobs: int) -> dict:
 
 
 def gather(cells: dict, family: str) -> Rates:
-    """One result from those of single numbers of levels."""
+    """One result from those of single numbers of levels, with the claims as they are known now."""
     rows = {
         kind: [row for k in sorted(CELLS[family][1]) for row in cells[f"{family}, {k}"][kind]]
         for kind in ("exponents", "points")
     }
+    for row in rows["exponents"]:
+        claim = CONTENDERS[row[1]].claim(family, row[0])
+        row[5] = "–" if claim is None else claim
     columns = ["levels", "method", "exponent", "low", "high", "claimed", "lr"]
     named = ["levels", "method", "steps", "samples", "error", "standard error"]
     return Rates(family, Table(columns, rows["exponents"]), Table(named, rows["points"]))

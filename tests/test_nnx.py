@@ -48,7 +48,6 @@ def test_in_a_model_it_has_the_fresh_derivative_and_no_weights_of_its_own():
     by_hand = nnx.grad(lambda model: model.inner(x[1]))(model)
     assert_same(grad.linear.kernel[...], by_hand.linear.kernel[...] / jnp.exp(value))
     assert "tracked" not in grad
-    assert state_of(model.tracked).count == 2
 
 
 def test_in_eval_mode_nothing_is_remembered():
@@ -61,7 +60,7 @@ def test_in_eval_mode_nothing_is_remembered():
     assert_same(flat(state_of(model.tracked)), before)
     model.train()
     model(x[1])
-    assert state_of(model.tracked).count == 2
+    assert (flat(state_of(model.tracked)) != before).any()
 
 
 def test_resumed_in_the_middle_it_is_the_same(tmp_path):

@@ -125,9 +125,9 @@ def cox(
 
     Reference: Cox, J. R. Stat. Soc. B 1972; Breslow, Biometrics 1974; Efron, J. Am. Stat. Assoc. 1977.
     """
-    if state is None or not state.count.ndim:
+    if state is None or state.n is None:
         raise SettingError("cox needs to know how many rows the data have: nx.track_init(0.0, n=...).")
-    n = state.count.shape[0]
+    n = state.n
     rows = _batch("cox", risk)
     time, event = jnp.asarray(time), jnp.asarray(event)
     share = jnp.where(jnp.eye(rows, dtype=bool), 1.0, (n - 1) / (rows - 1)).astype(risk.dtype)
@@ -187,7 +187,7 @@ def average_precision(
     y = jnp.asarray(labels, scores.dtype)
     ranks = jnp.stack([loss @ y, jnp.sum(loss, 1)], axis=1) / (rows - 1)
     ranks, state = track(ranks, state, index, **memory)  # refuses a state without rows
-    own = margin**2 / max(state.count.shape[0] - 1, 1)
+    own = margin**2 / max(state.n - 1, 1)
     precision = (ranks[:, 0] + own) / (ranks[:, 1] + own)
     return -jnp.mean(y * precision), state
 

@@ -84,6 +84,7 @@ def test_groups_draw_one_member_of_each_and_count_both():
     assert (source.size, source.cost) == (13, 2)
 
 
+@pytest.mark.erratum("E25")
 def test_levels_and_passes_draw_independently():
     problem = nx.problems.mean_deviation(nx.datasets.synthetic_returns(1000, 3))
     batches = nx.draw_batches(problem, ("value", "grad"), jax.random.key(0), 1, (64, 64, 0))

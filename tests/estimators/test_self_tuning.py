@@ -598,3 +598,32 @@ def test_with_two_draws_of_one_number_memory_helps_more_than_it_knows():
     true, _, spread = true_and_believed(outputs=1, speed=0.01, batch=2)
     late = slice(50, None)
     assert true[:, late].mean() < spread[:, late].mean() / 2
+
+
+def test_a_level_with_one_output_is_passed_through_backwards_once():
+    """Tracked and plain gradients are multiples of one; networks would cost half as much again."""
+    backward = []
+
+    @jax.custom_vjp
+    def loss(w, row):
+        return jnp.exp(row @ w)
+
+    def back(kept, p):
+        backward.append(1)
+        w, row = kept
+        return p * jnp.exp(row @ w) * row, None
+
+    loss.defvjp(lambda w, row: (loss(w, row), (w, row)), back)
+    rows = np.random.default_rng(0).normal(size=(40, 3))
+    problem = nx.Problem([nx.Level(loss, rows), nx.Level(jnp.log)], jnp.ones(3))
+    method = nx.SelfTuning("fresh")
+    first, second = draws_of_steps(problem, [8, 8])
+    _, state = method.init(problem, problem.w0, first)
+    backward.clear()
+    w = problem.w0 + 0.1
+    estimate, state = method.update(problem, w, second, state)
+    assert len(backward) == 1
+    terms = np.exp(second[0]["value"].draws @ w)
+    plain = (terms / terms.sum()) @ second[0]["value"].draws
+    ratio = estimate.grad / plain  # the same gradient, divided by another value
+    np.testing.assert_allclose(ratio, ratio[0], rtol=1e-12)

@@ -81,6 +81,7 @@ def test_without_ball(name):
     assert_follows(run, smvr(case, run.draws, lambda t: 0.3, none, NO_BALL), case.problem)
 
 
+@pytest.mark.erratum("E18")
 def test_tracked_values_are_moved_into_the_range_of_their_level():
     case = noisy("three_levels")
     run = drive(case.problem, nx.SMVR(beta=0.3), case.lr)
@@ -134,6 +135,7 @@ def median_norms(case, draws, order):
         ("portfolio", "spectral"),
     ],
 )
+@pytest.mark.erratum("E7", "E9")
 def test_ball(name, ball):
     case = noisy(name)
     order, project = {"frobenius": ("fro", frobenius_ball), "spectral": (2, spectral_ball)}[ball]

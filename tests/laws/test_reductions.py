@@ -72,6 +72,18 @@ def test_storm_is_smvr_at_the_rates_that_storm_chooses():
     assert 0 < betas.min() < 0.5
 
 
+# Two levels
+
+
+def test_tscgd_of_two_levels_is_scgd():
+    """In schedules and steps; its derivatives have draws of their own, which are all the same here."""
+    case = quiet("two_levels")
+    made = drive(case.problem, nx.TSCGD(exact_levels=False))
+    same(made, drive(case.problem, nx.SCGD()))
+    plain = drive(case.problem, nx.Plain(), nx.TSCGD().published_step(case.problem))
+    assert np.abs(made.grads - plain.grads).max() > 1e-3
+
+
 # Two levels, the outer one without noise
 
 

@@ -108,6 +108,7 @@ def test_equal_seeds_give_equal_results_and_other_seeds_others(problem):
     assert not np.array_equal(run(problem).w, run(problem, seed=4).w)
 
 
+@pytest.mark.erratum("E10")
 def test_the_random_output_is_an_iterate_with_the_trackers_that_belong_to_it(problem):
     result = run(problem, output="random")
     stopped = result.carry.step
@@ -140,6 +141,7 @@ def test_the_average_output_is_the_mean_of_all_iterates(problem):
     np.testing.assert_allclose(average, np.mean(iterates, axis=0), rtol=1e-12)
 
 
+@pytest.mark.erratum("E24")
 def test_a_budget_of_samples_is_kept(problem):
     result = nx.minimize(problem, nx.SMVR(), optax.sgd(0.01), samples=500, batch_size=3)
     spent = result.records["samples"][-1]

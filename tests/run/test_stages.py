@@ -25,6 +25,7 @@ def test_a_step_and_the_update_after_it_belong_to_one_stage():
     np.testing.assert_allclose(betas, [0.5] * 5 + [0.2] * 3 + [0.1] * 4)
 
 
+@pytest.mark.erratum("E6")
 def test_stages_are_runs_that_continue_each_other(problem):
     """The hand-over passes weights and trackers of one step, and draws nothing."""
     whole = nx.solve_stages(problem, STAGES, **FACTS)
@@ -66,6 +67,7 @@ def test_any_estimator_with_a_beta_can_be_staged(problem):
         nx.solve_stages(problem, [], **FACTS)
 
 
+@pytest.mark.erratum("E11")
 def test_the_regulariser_is_exact_and_centred_at_the_start(problem):
     changed = nx.theory.regularised(problem, 0.3)
     w = problem.w0 + jnp.asarray([1.0, -2.0, 0.5])

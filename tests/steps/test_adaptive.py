@@ -117,6 +117,7 @@ def test_the_averaging_rate_may_be_a_schedule_and_is_corrected_by_its_own_weight
     assert_same(updates_of(rule), np.stack(expected))
 
 
+@pytest.mark.erratum("E22")
 def test_adabound_keeps_the_factor_between_its_bounds_whatever_the_gradient():
     grads = np.geomspace(1e-6, 1e6, 5)[None] * np.ones((3, 1))
     factor = -updates_of(adabound_type(1.0, 0.01, C_L, C_U, 1e-12), grads) / grads

@@ -48,8 +48,8 @@ def test_fifty_steps(name, dtype):
         whole = slope if draws == 1 else np.expand_dims(slope, u.ndim - len(KINDS[name].shape))
         assert_same(g.grad, np.broadcast_to(whole / draws, now.g.shape), 10 * TOLERANCE[dtype])
     assert_same(tracked.value, expected.state.value, TOLERANCE[dtype])
-    assert_same(tracked.count, expected.state.count)
     if tracked.gain:
+        assert_same(tracked.count, expected.state.count)
         assert_same(tracked.belief, belief_of(expected.state), TOLERANCE[dtype])
 
 
@@ -158,7 +158,6 @@ def test_a_row_that_is_not_finite_is_left_out_of_the_memory():
     with pytest.warns(UserWarning, match="1 of 3 values to track are not finite and are left out"):
         u = tracked(torch.tensor([2.0, torch.nan, 2.0]), rows)
     assert_same(tracked.value, [1.2, 1.0, 1.2], 1e-6)
-    assert tracked.count.tolist() == [2, 1, 2]
     assert tracked.left_out == 1
     assert u.isfinite().tolist() == [True, False, True]
 
@@ -213,7 +212,7 @@ def test_two_processes_keep_one_memory(tmp_path):
     assert [process.wait(timeout=120) for process in running] == [0, 0]
     one, other = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2))
     assert all(torch.equal(one[name], other[name]) for name in one)
-    assert one.pop("same row").tolist() == [2, 0]  # the last process counts
+    assert one.pop("same row").tolist() == [2, np.inf]  # the last process counts
     alone = two_processes.run(lambda model: model, 0, 1)
     assert one.keys() == alone.keys()
     for name, together in one.items():
@@ -222,6 +221,37 @@ def test_two_processes_keep_one_memory(tmp_path):
 
 def test_the_loaders_index_may_be_a_list_or_an_array():
     tracked = Tracked(n=ROWS, beta=BETA)
-    for index in ([1, 2], np.array([1, 2]), torch.tensor([1, 2], dtype=torch.int32)):
+    nothing = [np.inf] * ROWS
+    for index in ([1, 2], np.array([3, 4]), torch.tensor([5, 6], dtype=torch.int32)):
         tracked(TWO, index)
-    assert tracked.count.tolist() == [0, 3, 3, 0, 0, 0, 0]
+        nothing[index[0]] = nothing[index[1]] = 1
+        assert tracked.value.tolist() == nothing
+
+
+@pytest.mark.parametrize("gain", [None, "auto"])
+def test_a_first_value_that_is_not_finite_is_no_first_value(gain):
+    tracked = Tracked(n=2, gain=gain, beta=None if gain else BETA)
+    g = torch.ones(2, 2) if gain else torch.ones(2)
+    bad = g.clone()
+    bad[1] = torch.nan
+    with pytest.warns(UserWarning, match="1 of 2 values to track"):
+        tracked(bad, [0, 1], g if gain else None)
+    u = tracked(5 * g, [0, 1], g if gain else None)
+    assert u[1] == 5
+    if gain:
+        assert tracked.count.tolist() == [2, 1]
+    else:
+        assert_same(u[0], 1 + BETA * 4, 1e-6)
+
+
+def test_a_row_of_a_table_takes_no_more_than_its_value():
+    n = 1000
+    size = lambda tracked: sum(x.nbytes for x in tracked.buffers()) - tracked.left_out.nbytes
+    assert size(Tracked(n, beta=BETA)) == 4 * n
+    assert size(Tracked(n, gain="auto")) == 32 * n
+
+
+def test_where_nothing_is_remembered_yet_previous_does_not_count():
+    tracked = Tracked(beta=BETA)
+    assert tracked(torch.tensor(2.0), previous=torch.tensor(torch.nan)) == 2
+    assert tracked.value == 2

@@ -21,6 +21,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, Var, jaxpr_as_fun
 from jaxtyping import Array, PyTree
 
+from nestax.chain.convolutions import in_order
 from nestax.trees import on_device
 
 #: Primitives that only call what they hold, and those of functions with derivatives of their own.
@@ -165,7 +166,7 @@ def bytes_made(jaxpr: Jaxpr, marked: Sequence[bool]) -> tuple[int, list[bool]]:
     for eqn in jaxpr.eqns:
         marks = [seen(atom) for atom in eqn.invars]
         results = [any(marks)] * len(eqn.outvars)
-        inner = list(_inner(eqn.params.values())) if any(marks) else []
+        inner = list(inner_jaxprs(eqn.params.values())) if any(marks) else []
         if eqn.primitive.name in CALLS:
             made, results = bytes_made(eqn.params["jaxpr"].jaxpr, marks)
             total += made
@@ -177,7 +178,7 @@ def bytes_made(jaxpr: Jaxpr, marked: Sequence[bool]) -> tuple[int, list[bool]]:
     return total, [seen(atom) for atom in jaxpr.outvars]
 
 
-def _inner(parameters: Any) -> Iterator[Jaxpr]:
+def inner_jaxprs(parameters: Any) -> Iterator[Jaxpr]:
     """The jaxprs among the parameters of an equation."""
     for value in parameters:
         if isinstance(value, ClosedJaxpr):
@@ -185,7 +186,7 @@ def _inner(parameters: Any) -> Iterator[Jaxpr]:
         elif isinstance(value, Jaxpr):
             yield value
         elif isinstance(value, tuple | list):
-            yield from _inner(value)
+            yield from inner_jaxprs(value)
 
 
 def bytes_of(x: Any) -> int:
@@ -262,7 +263,8 @@ def trace(
     shared = {} if shared is None else shared
     # The constant itself is kept beside its copy, so that its address is not used again meanwhile.
     constants = [shared.setdefault(_address(c), (on_device(c), c))[0] for c in closed.consts]
-    jaxpr, numbers = _lifted(closed.jaxpr) if lift else (closed.jaxpr, [])
+    jaxpr = in_order(closed.jaxpr) if jax.default_backend() == "cpu" else closed.jaxpr
+    jaxpr, numbers = _lifted(jaxpr) if lift else (jaxpr, [])
     return Traced(Program(jaxpr, jax.tree.structure(out)), constants + numbers)
 
 

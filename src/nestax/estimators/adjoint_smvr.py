@@ -1,7 +1,9 @@
 """Adjoint SMVR: SMVR without Jacobians. Values forward, adjoints backward, each by STORM.
 
 An extension of SMVR to sizes at which no Jacobian can be stored: value tracking along the chain
-w → u^1 → ⋯ → u^{K−1} → p^K → ⋯ → p^1 of length 2K−1 (INFERRED; no paper was followed).
+w → u^1 → ⋯ → u^{K−1} → p^K → ⋯ → p^1 of length 2K−1 (INFERRED; no paper was followed). Gao: A doubly
+recursive stochastic compositional gradient descent method for federated multi-level compositional
+optimization, ICML 2024, had an estimator of Jacobian-vector products before; only its abstract was read.
 
 symbol   here                       meaning
 u_t^i    inputs[i], last            running value of level i
@@ -59,6 +61,7 @@ class AdjointSMVR(AbstractEstimator):
         "ε⁻³",
         "mean-squared smooth draws",
         "values, adjoints",
+        also="gao2024recursive",
         certainty="an extension of SMVR; INFERRED",
     )
 

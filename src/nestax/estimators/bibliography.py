@@ -24,6 +24,14 @@ BIBTEX = {
   booktitle = {International Conference on Machine Learning},
   year      = {2024},
 }""",
+    "gao2024recursive": """
+@inproceedings{gao2024recursive,
+  author    = {Gao, Hongchang},
+  title     = {A Doubly Recursive Stochastic Compositional Gradient Descent Method for Federated
+               Multi-Level Compositional Optimization},
+  booktitle = {International Conference on Machine Learning},
+  year      = {2024},
+}""",
     "yang2019tscgd": """
 @article{yang2019tscgd,
   author  = {Yang, Shuoguang and Wang, Mengdi and Fang, Ethan X.},

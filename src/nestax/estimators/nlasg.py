@@ -56,7 +56,7 @@ class MLNASA(AbstractEstimator):
 
     tau: Setting | None = setting(UNIT, default=None)
     exact_levels: bool = eqx.field(default=True, static=True)
-    about: ClassVar = About("balasubramanian2022", "ε⁻⁴", "batches of order ε⁻²", "values, one gradient")
+    about: ClassVar = About("balasubramanian2022", "ε⁻⁶", "batches of order ε⁻²", "values, one gradient")
     linearised: ClassVar = False
 
     @property

@@ -57,7 +57,13 @@ class ProductSMVR(AbstractEstimator):
     mode: str = choice(*matrix_free.MODES, default="lagged")
     radius: Number | None = setting(POSITIVE, default=None)
     per_draw: bool = eqx.field(default=False, static=True)
-    about: ClassVar = About("jiang2024pmvr", "ε⁻³", "mean-squared smooth draws", "values, one gradient")
+    about: ClassVar = About(
+        "jiang2024pmvr",
+        "ε⁻³",
+        "mean-squared smooth draws",
+        "values, one gradient",
+        certainty="PMVR with averages multiplied and any step; INFERRED",
+    )
 
     @property
     def passes(self):
@@ -111,6 +117,9 @@ class PMVR(ProductSMVR):
     """
 
     per_draw: bool = eqx.field(default=True, static=True)
+    about: ClassVar = ProductSMVR.about._replace(
+        certainty='as published with mode="reuse"; the draws lag by default'
+    )
 
     def published(self, problem: Problem, sizes: tuple[int, ...]) -> dict[str, Setting]:
         return {"beta": lambda count, steps: steps ** (-2 / 3)}

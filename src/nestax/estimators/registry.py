@@ -67,16 +67,20 @@ def methods(name: str | type[AbstractEstimator] | None = None) -> Table:
 
 
 def cite(name: str | type[AbstractEstimator]) -> None:
-    """Prints the BibTeX entry of a method, given by name or class, or of a reference's own key."""
+    """Prints the BibTeX entries of a method, given by name or class, or the entry of a key."""
     if isinstance(name, str) and name in BIBTEX:
-        reference = name
+        references = [name]
     else:
         method = name if isinstance(name, type) else find(name)
         name = method.__name__
-        reference = method.about.reference
-    if not reference:
+        references = _references(method)
+    if not references:
         raise SettingError(f"{name} is no published method, so there is nothing to cite.")
-    print(BIBTEX[reference].strip())
+    print("\n".join(BIBTEX[reference].strip() for reference in references))
+
+
+def _references(cls: type[AbstractEstimator]) -> list[str]:
+    return [key for key in (cls.about.reference, cls.about.also) if key]
 
 
 def _row(name: str, cls: type[AbstractEstimator]) -> Row:
@@ -110,7 +114,7 @@ def _row(name: str, cls: type[AbstractEstimator]) -> Row:
         memory=about.memory,
         rate=about.rate,
         assumes=about.assumes,
-        reference=about.reference or "–",
+        reference=", ".join(_references(cls)) or "–",
         certainty=about.certainty if about.reference else "–",
     )
 

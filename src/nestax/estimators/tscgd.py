@@ -36,28 +36,34 @@ class TSCGDState(eqx.Module):
     count: Array
 
 
+def basic_beta(count: Array, levels: int) -> Array:
+    """T-SCGD: k^{-(1−2^{i−K})} for i = 1..K with k = count + 1; the last entry is never used."""
+    return (count + 1.0) ** (2.0 ** (np.arange(1, levels + 1) - levels) - 1)
+
+
 def published_beta(k: Array, levels: int) -> Array:
-    """min(1, 2·k^{-(3+K-i)/(7+K)}) for i = 1..K; the last entry is never used."""
-    exponents = (3 + levels - np.arange(1, levels + 1)) / (7 + levels)
-    return jnp.minimum(1, 2 * k**-exponents)
+    """A-TSCGD: min(1, 2·k^{-(3+K-i)/(7+K)}) for i = 1..K; the last entry is never used."""
+    return jnp.minimum(1, 2 * k ** -((3 + levels - np.arange(1, levels + 1)) / (7 + levels)))
 
 
 class TSCGD(AbstractEstimator):
-    """Basic T-SCGD.
+    """Basic T-SCGD; for two levels SCGD, but for draws of their own for the derivatives.
 
         y_k^i = (1−β_{i,k}) y_{k-1}^i + β_{i,k} f_i(y_k^{i-1}; ω′),   y^0 = x
         v_k   = J_1(x_k; ω)ᵀ J_2(y_k^1; ω)ᵀ ⋯ J_K(y_k^{K-1}; ω)ᵀ
 
     Args:
-        beta: forgetting rates in (0, 1]: one number, one per level, or a schedule; None means the
-            published schedule, see ``published_beta``.
+        beta: forgetting rates in (0, 1]: one number, one per level, or a schedule; None: ``basic_beta``.
         exact_levels: evaluate deterministic levels exactly; False averages them too, as published.
-        lr: α_0 of α_k = α_0·k^{-(3+K)/(7+K)}; 0.3 by default.
+        lr: α_1 of α_k = α_1·k^{-(1−2^{-K})}; 1 by default.
     """
 
     beta: Setting | None = setting(UNIT, default=None)
     exact_levels: bool = eqx.field(default=True, static=True)
-    about: ClassVar = About("yang2019tscgd", "ε^-(7+K)/2", instead="SMVR")
+    betas: ClassVar = staticmethod(basic_beta)
+    first_lr: ClassVar = 1.0
+    exponent: ClassVar = staticmethod(lambda K: 1 - 2.0**-K)
+    about: ClassVar = About("yang2019tscgd", "ε^-2^(K+1)", certainty="exponents for K > 2 are INFERRED")
 
     @property
     def passes(self):
@@ -68,11 +74,11 @@ class TSCGD(AbstractEstimator):
         return {"grad": Calls(0, 1)}
 
     def published(self, problem: Problem, sizes: tuple[int, ...]):
-        return {"beta": functools.partial(published_beta, levels=len(problem.levels))}
+        return {"beta": functools.partial(self.betas, levels=len(problem.levels))}
 
     def published_step(self, problem: Problem):
-        exponent = -(3 + len(problem.levels)) / (7 + len(problem.levels))
-        return Descent(scaled(self.lr, 0.3, lambda count: (count + 1.0) ** exponent))
+        exponent = self.exponent(len(problem.levels))
+        return Descent(scaled(self.lr, self.first_lr, lambda count: (count + 1.0) ** -exponent))
 
     def init(self, problem: Problem, w: PyTree, batches: Batches):
         inner = []
@@ -101,8 +107,6 @@ class TSCGD(AbstractEstimator):
         return self._read(problem, w, inner, batches, count)
 
     def query_point(self, problem: Problem, i: int, new: PyTree, old: PyTree, rate: Array) -> PyTree:
-        """Where level i is evaluated."""
-        del problem, i, old, rate
         return new
 
     def _read(self, problem: Problem, w: PyTree, inner: list, batches: Batches, count: Array):
@@ -120,7 +124,16 @@ class ATSCGD(TSCGD):
         z_k^i = (1 − 1/β_{i,k}) y_{k-1}^{i-1} + (1/β_{i,k}) y_k^{i-1}
 
     Extrapolation leaves every set; where the range of level i−1 is known, z is moved back into it.
+
+    Args:
+        beta, exact_levels: as for ``TSCGD``; None means ``published_beta``.
+        lr: α_0 of α_k = α_0·k^{-(3+K)/(7+K)}; 0.3 by default.
     """
+
+    about: ClassVar = TSCGD.about._replace(rate="ε^-(7+K)/2")
+    betas: ClassVar = staticmethod(published_beta)
+    first_lr: ClassVar = 0.3
+    exponent: ClassVar = staticmethod(lambda K: (3 + K) / (7 + K))
 
     def query_point(self, problem: Problem, i: int, new: PyTree, old: PyTree, rate: Array):
         z = jax.tree.map(lambda n, o: o + (n - o) / rate, new, old)

@@ -74,6 +74,7 @@ class About(NamedTuple):
     """What is known about a published method; every table of methods is made from these.
 
     reference: key of ``nestax.estimators.bibliography``.
+    also: key of a relative that was published before, where this is not its algorithm.
     rate: how many samples its authors claim for ‖∇F‖ ≤ ε (or F − F* ≤ ε where it says so).
     assumes: what that needs beyond smooth, Lipschitz levels and bounded variance.
     memory: what is carried besides the weights.
@@ -93,6 +94,7 @@ class About(NamedTuple):
     outer_exact: bool = False
     finite: bool = False
     sampled: str = "SMVR"
+    also: str = ""
     certainty: str = "as published"
 
 

@@ -61,7 +61,18 @@ def look(level: Level, x: PyTree, batch: Any, before: Before | None, with_jac: b
     each, pull = level.value_and_pull_in_groups(x, groups)
     at = lambda x: (level.value_in_groups(x, groups), None)
     (u, _), (y, _), belief = remember(x, (each, None), at, before, structure.noisy, unseen)
+    if structure.outputs.size == 1:
+        pull = _in_multiples(pull, y)
     return Seen(u, pull, None, belief, y, pull)
+
+
+def _in_multiples(pull: Map, one: PyTree) -> Map:
+    """The pullback of a single number, whose results are multiples of one gradient.
+
+    It is used twice, for the tracked gradient and for the plain one; a network is passed through once.
+    """
+    unit = pull(jax.tree.map(jnp.ones_like, one))
+    return lambda p: optax.tree.scale(jnp.sum(jax.tree.leaves(p)[0]), unit)
 
 
 def remember(

@@ -23,16 +23,18 @@ from nestax.parts.tracking import average, storm
 class TrackState(eqx.Module):
     """What ``track`` remembers; a tree of arrays, whose structure, shapes and dtypes never change.
 
-    value: the tracked value, or one row of it per example.
-    count: how often it was moved; per row in a table.
+    value: the tracked value, or one row of it per example; inf where nothing was seen yet. That is all
+        that a table keeps of a row with ``beta``: 4 bytes for a number in single precision.
     left_out: how many values were left out of the memory because they were not finite.
-    belief: spreads and error bars, where gains set themselves.
+    count, belief: how often each was moved, spreads and error bars, where gains set themselves.
+    n: how many rows a table has; None for one memory.
     """
 
     value: PyTree
-    count: Array
     left_out: Array
+    count: Array | None
     belief: Belief | None
+    n: int | None = eqx.field(static=True)
 
 
 def track_init(example: PyTree, n: int | None = None, gain: str | None = None) -> TrackState:
@@ -55,13 +57,13 @@ def track_init(example: PyTree, n: int | None = None, gain: str | None = None) -
             f"{', '.join(sorted(map(str, dtypes))) or 'no array'}: cast them, or track them one by one."
         )
     (dtype,) = dtypes
-    value = jax.tree.map(lambda x: jnp.zeros((*lead, *x.shape), dtype), shapes)
-    count = jnp.zeros(lead, jnp.int32)
-    belief = None
+    value = jax.tree.map(lambda x: jnp.full((*lead, *x.shape), jnp.inf, dtype), shapes)
+    count = belief = None
     if gain is not None:
+        count = jnp.zeros(lead, jnp.int32)
         nothing = jnp.zeros((*lead, len(jax.tree.leaves(value))), dtype)
         belief = Belief(nothing, nothing, nothing, nothing, nothing, nothing)
-    return TrackState(value, count, jnp.zeros((), jnp.int32), belief)
+    return TrackState(value, jnp.zeros((), jnp.int32), count, belief, n)
 
 
 def track(
@@ -110,7 +112,8 @@ def track(
         gain: "auto" instead of ``beta``; needs ``previous``.
         previous: g of the same draws at the weights that the memory belongs to, which are those of the
             last step, in a table those of the last visit of each row. STORM for a row that is visited
-            rarely, with the weights of the last step, does not help: leave it out there.
+            rarely, with the weights of the last step, does not help: leave it out there. Where nothing
+            is remembered yet it does not count.
         lagged: whether the value of the step before is returned.
         log: whether g is the logarithm of what is averaged, e.g. a logsumexp, and the logarithm of the
             tracked mean is returned, u_t = log((1−β)·exp(u_{t-1}) + β·exp(g_t)) with the derivative
@@ -151,10 +154,14 @@ def track(
     if index is None:
         shown, (value, count, belief), fine = move(fresh, before, row)
     else:
-        read = lambda x: x.at[index].get(mode="fill", fill_value=np.nan if x.dtype == dtype else 1)
+        outside = (index < 0) | (index >= state.n)
+        index = jnp.where(outside, state.n, index)  # a negative one would count from the end
+        read = lambda x: x.at[index].get(mode="clip")
         write = lambda x, new: x.at[index].set(new, mode="drop")
         shown, moved, fine = jax.vmap(move)(fresh, before, jax.tree.map(read, row))
         value, count, belief = jax.tree.map(write, row, moved)
+        if is_traced(index):
+            shown = jax.tree.map(lambda x: jax.vmap(jnp.where, (0, None, 0))(outside, np.nan, x), shown)
     lost = jnp.sum(~fine, dtype=jnp.int32)
     if not is_traced(lost) and lost:
         warnings.warn(
@@ -169,18 +176,20 @@ def track(
         return u + (jnp.exp(seen.astype(dtype) - u) * derivative if log else derivative)
 
     out = jax.tree.map(with_derivative, shown, untracked(g, index, gain))
-    return out, TrackState(value, count, state.left_out + lost, belief)
+    return out, TrackState(value, state.left_out + lost, count, belief, state.n)
 
 
 def _move(
     g: PyTree, previous: PyTree, row: Any, *, beta: Any, lagged: bool, log: bool, project: Any
 ) -> Any:
     """One memory after one batch: what is shown of it, what is kept, and whether g was finite."""
-    value, count, belief = row
-    first = count == 0
+    stored, count, belief = row
+    # Only finite values are ever kept, so that the first number tells.
+    first = jnp.any(jnp.isinf(jnp.ravel(jax.tree.leaves(stored)[0])[:1]))
+    seen = g if belief is None else jax.tree.map(lambda x: jnp.mean(x, 0), g)
+    value = _either(first, seen, stored)
     believed = None
     if belief is None:
-        seen = g
         beta = jnp.asarray(beta, jax.tree.leaves(g)[0].dtype)
         if log:
             moved = jax.tree.map(
@@ -192,7 +201,6 @@ def _move(
             moved = storm(g, 1 - beta, value, previous)
     else:
         leaves, treedef = jax.tree.flatten(g)
-        seen = jax.tree.map(lambda x: jnp.mean(x, 0), g)
         # How far the weights went is not known here: steps count as equally long.
         length = jnp.ones((), leaves[0].dtype)
         found, believed = follow(
@@ -208,10 +216,10 @@ def _move(
     moved = _either(first, seen, moved)
     if project is not None:
         moved = _projected(project, moved)
-    fine = trees.all_finite((g, previous))
-    shown = _either(first, seen, value) if lagged else moved
-    kept = _either(fine, (moved, believed), (value, belief))
-    return shown, (kept[0], count + fine, kept[1]), fine
+    fine = trees.all_finite(g) & (first | trees.all_finite(previous))
+    shown = value if lagged else moved
+    value, belief = _either(fine, (moved, believed), (stored, belief))
+    return shown, (value, None if count is None else count + fine, belief), fine
 
 
 def _either(condition: Array, yes: PyTree, no: PyTree) -> PyTree:
@@ -263,15 +271,14 @@ def _check_gain(gain: Any) -> None:
 
 def _check_index(index: Any, state: TrackState) -> Array | None:
     """The rows as an array; refuses those that cannot be, as far as they are known."""
-    table = state.count.ndim > 0
-    if (index is not None) != table:
+    n = state.n
+    if (index is None) != (n is None):
         raise SettingError(
             "index= goes with a table: make the state with nx.track_init(example, n=...), and call "
             "track without index for one made without n."
         )
-    if index is None:
+    if index is None or n is None:
         return None
-    n = state.count.shape[0]
     index = index if is_traced(index) else np.asarray(index)
     if index.ndim != 1 or not jnp.issubdtype(index.dtype, jnp.integer):
         raise SettingError(
@@ -304,7 +311,7 @@ def _check_shapes(g: PyTree, previous: PyTree, state: TrackState, index: Array |
     leaves = jax.tree.leaves(g)
     kept = jax.tree.leaves(state.value)
     draws = leaves[0].shape[len(rows) : len(rows) + 1] if auto and leaves else ()
-    wanted = [(*rows, *draws, *x.shape[state.count.ndim :]) for x in kept]
+    wanted = [(*rows, *draws, *x.shape[len(rows) :]) for x in kept]
     alike = jax.tree.structure(g) == jax.tree.structure(state.value)
     if not alike or [x.shape for x in leaves] != wanted or len(draws) != auto:
         axes = ["an axis of rows"] * len(rows) + ["an axis of draws"] * auto

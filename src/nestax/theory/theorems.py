@@ -230,10 +230,19 @@ def lemma_222(constants: Constants, mu: float, eps: float, gap: float) -> list[S
         mu: μ > 0, of the PL condition.
         eps: ε > 0, at most μ. The lemma holds beyond that, but the O(1/(με)) of Theorem 2 does not:
             the second term of T_s takes over (E12).
-        gap: Δ_F ≥ 0.
+        gap: Δ_F ≥ 0, at most L_f^{2K}/(2μ). No gradient is longer than L_f^K, so that the PL condition
+            bounds F − F* by this wherever both hold; on all of R^d they hold for constant F only (E26).
+            The constants are those of a region that holds the iterates.
     """
     eps, gap = _check_target(eps, gap)
     mu = _check_number("mu", mu, "positive", lambda x: x > 0)
+    most = constants.L_f ** (2 * constants.levels) / (2 * mu)
+    if gap > most:
+        raise SettingError(
+            f"no F has these constants: where no gradient is longer than L_f^K, the PL condition keeps "
+            f"F - F* below L_f^(2K)/(2 mu) = {most:.4g}, and gap is {gap:g}: give the L_f of a region "
+            f"that holds the iterates, or lower gap to {most:.4g} if it is only a bound."
+        )
     if mu < eps:
         raise SettingError(
             f"Theorem 2 needs mu >= eps, and mu = {mu:g} is less than eps = {eps:g}: lower eps to "
@@ -248,6 +257,7 @@ def theorem_3(constants: Constants, eps: float, D: float, gap: float) -> tuple[f
     F(w) + (μ/2)‖w − w_1‖² with μ = ε/D² is μ-strongly convex. Solved to ε/2 by the stages of Lemma 222,
     it gives E F(w_S) − F* ≤ ε/2 + (μ/2)‖w* − w_1‖² ≤ ε in O(D²/ε²) iterations, or O(D³/ε²) for large D.
     Pass the regulariser as ``Problem(penalty=...)``: it is exact and adds no error to the estimates.
+    It is no part of the chain, so that L_f need not bound its slope, and E26 does not apply.
 
     The paper has ‖w*‖ ≤ D in the statement and ‖w*‖² ≤ D in the proof, and centres at 0; here D bounds
     the distance from the start (E11). μ ≥ ε/2 is not asked for, since the lemma does not need it.
@@ -354,7 +364,7 @@ def samples_needed(
         eps: ε > 0.
         gap: Δ_F ≥ 0.
         criterion: "stationary", "pl" or "convex".
-        mu: μ ≥ ε of the PL condition.
+        mu: μ ≥ ε of the PL condition, with gap ≤ L_f^{2K}/(2μ).
         D: at least the distance from the start to a minimiser.
     """
     choose("criterion", criterion, ("stationary", "pl", "convex"))

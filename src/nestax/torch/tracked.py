@@ -22,8 +22,9 @@ class Tracked(torch.nn.Module):
     and u_1 = g_1; returned is u_t + (g_t − g_t.detach()). ``nx.track`` says what bias is left.
 
     The memory is in buffers, so that ``state_dict``, ``.to`` and ``load_state_dict`` take it along; it
-    stays in single precision where a model is made half. In ``eval`` mode nothing is remembered, and g
-    (with gain="auto" the mean of its draws) is returned as it is.
+    stays in single precision where a model is made half. With ``beta`` a row of a table takes no more
+    than its value. In ``eval`` mode nothing is remembered, and g (with gain="auto" the mean of its
+    draws) is returned as it is.
 
     Every forward pass in training mode moves the memory. Where gradients are accumulated over A batches
     that is A times a step, and with ``previous`` all but the first take ``previous=g``, as the weights
@@ -46,8 +47,8 @@ class Tracked(torch.nn.Module):
     """
 
     value: torch.Tensor
-    count: torch.Tensor
     left_out: torch.Tensor
+    count: torch.Tensor | None
     belief: torch.Tensor | None
 
     def __init__(
@@ -84,9 +85,10 @@ class Tracked(torch.nn.Module):
         dtype = torch.get_default_dtype() if dtype is None else dtype
         dtype = torch.float32 if dtype in HALF else dtype
         zeros = lambda *size, dtype: torch.zeros(size, dtype=dtype, device=device)
-        self.register_buffer("value", zeros(*lead, *shape, dtype=dtype))
-        self.register_buffer("count", zeros(*lead, dtype=torch.int64))
-        self.register_buffer("left_out", zeros(dtype=torch.int64))
+        # Only finite values are ever kept: inf is what nothing was seen of.
+        self.register_buffer("value", zeros(*lead, *shape, dtype=dtype) + math.inf)
+        self.register_buffer("left_out", zeros(dtype=torch.int32))
+        self.register_buffer("count", zeros(*lead, dtype=torch.int32) if gain else None)
         self.register_buffer("belief", zeros(*lead, 6, dtype=dtype) if gain else None)
 
     def forward(
@@ -119,11 +121,11 @@ class Tracked(torch.nn.Module):
         new = self._from_all(g, index)
         old = None if previous is None else self._from_all(previous, index)
         rows = None if index is None else torch.cat(_everywhere(index.to(self.value.device)))
-        value = self.value[rows]
-        count = self.count[rows]
-        first = count == 0
-        fine = _finite(new) if old is None else _finite(new) & _finite(old)
-        seen = new
+        stored = self.value[rows]
+        first = stored.reshape(len(stored), -1)[:, :1].isinf().any(1)
+        seen = new if self.gain is None else new.mean(1)
+        value = _either(first, seen, stored)
+        fine = _finite(new) if old is None else _finite(new) & (first | _finite(old))
         if self.beta is not None:
             moved = value + self.beta * (new - value)
             if self.log:
@@ -132,20 +134,20 @@ class Tracked(torch.nn.Module):
             elif old is not None:
                 moved = new + (1 - self.beta) * (value - old)
         else:
-            seen = new.mean(1)
             draws = new.reshape(*new.shape[:2], -1)
             belief = self.belief[rows]  # pyright: ignore[reportOptionalSubscript]
+            count = self.count[rows]  # pyright: ignore[reportOptionalSubscript]
             before = old.reshape(draws.shape)  # pyright: ignore[reportOptionalMemberAccess]
             moved, believed = follow(draws, before, value.reshape(len(value), -1), belief, count)
             moved = moved.reshape(value.shape)
             believed = _either(first, first_belief(draws), believed)
             self._write("belief", rows, _either(fine, believed, belief))
+            self._write("count", rows, count + fine)
         moved = _either(first, seen, moved)
         if self.project is not None:
             moved = torch.func.vmap(self.project)(moved)
-        shown = _either(first, seen, value) if self.lagged else moved
-        self._write("value", rows, _either(fine, moved, value))
-        self._write("count", rows, count + fine)
+        shown = value if self.lagged else moved
+        self._write("value", rows, _either(fine, moved, stored))
         self.left_out += (~fine).sum()
         if fine.device.type == "cpu" and not torch.compiler.is_compiling() and not fine.all():
             warnings.warn(
@@ -244,7 +246,7 @@ class Tracked(torch.nn.Module):
             )
         if index.device.type != "cpu" or torch.compiler.is_compiling():
             return
-        n = len(self.count)
+        n = len(self.value)
         outside = index[(index < 0) | (index >= n)]
         if len(outside):
             raise ValueError(

@@ -51,6 +51,7 @@ def by_loops(w):
     return jnp.mean(jax.vmap(one)(jnp.arange(M)))
 
 
+@pytest.mark.erratum("E20")
 def test_value_and_gradient_are_those_of_explicit_steps(problem):
     w = NETWORK.init(jax.random.key(8))
     value, grad = eqx.filter_jit(lambda w: problem.value_and_grad(w))(w)

@@ -176,6 +176,7 @@ def test_the_optimum_in_a_box_is_that_of_a_cone_solver(name):
     assert report.ok, report
 
 
+@pytest.mark.erratum("E16")
 def test_the_optimum_on_the_simplex_is_that_of_a_cone_solver():
     best, weights = solved(deviation, lambda x: [x >= 0])
     found = descended(problems.mean_deviation(ROWS, delta=DELTA), 0.3)
@@ -224,6 +225,7 @@ def stationary_at(problem, x):
 
 
 @UNBOUNDED
+@pytest.mark.erratum("E17")
 def test_the_optimum_of_mean_deviation_without_bounds_is_known(constraint):
     risk, delta = 0.3, 0.25
     problem = problems.mean_deviation(ROWS, risk=risk, delta=delta, constraint=constraint)
@@ -378,6 +380,7 @@ CRASH = np.where(ROWS[7, 2] == ROWS, -101.0, ROWS)
         (lambda: problems.mean_deviation(TWINS, constraint="free"), "covariance of these 3 has rank 2"),
     ],
 )
+@pytest.mark.erratum("E17")
 def test_bad_input_gets_one_sentence(make, sentence):
     with pytest.raises((nx.ProblemError, nx.SettingError), match=sentence) as caught:
         make()
