@@ -151,6 +151,22 @@ print("jax" in sys.modules)
     assert run(code).strip() == "False"
 
 
+def test_importing_starts_no_device():
+    """A process that has imported nestax can still be forked, and x64 can still be switched on."""
+    code = """
+import pkgutil
+import nestax
+from jax._src import xla_bridge
+for name in nestax.__all__:
+    getattr(nestax, name)
+for package in (nestax.steps, nestax.problems, nestax.datasets, nestax.estimators):
+    for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        __import__(module.name)
+print(list(xla_bridge._backends))
+"""
+    assert run(code).strip() == "[]"
+
+
 def test_every_public_name_can_be_reached_in_any_order():
     code = "import nestax; [getattr(nestax, n) for n in nestax.__all__]; print(callable(nestax.sweep))"
     assert run(code).strip() == "True"

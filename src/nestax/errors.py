@@ -76,9 +76,9 @@ def check_count(name: str, value: Any) -> int:
 
 
 def check_seed(seed: Any) -> int:
-    """A whole number of either sign, as a Python int."""
-    if not isinstance(seed, int | np.integer):
-        raise SettingError(f"seed must be a whole number; got {seed!r}.")
+    """A whole number of 32 bits, as a Python int: without x64 JAX would cut off the rest."""
+    if not isinstance(seed, int | np.integer) or not 0 <= seed < 2**32:
+        raise SettingError(f"seed must be a whole number from 0 to {2**32 - 1:,}; got {seed!r}.")
     return int(seed)
 
 

@@ -1,5 +1,7 @@
 """A run gives the same bits however it is cut, and stops where it should."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -77,6 +79,28 @@ def test_a_last_stride_may_be_shorter(problem):
     result = run(problem, steps=25)
     assert result.records["step"].tolist() == [0, 10, 20, 25]
     np.testing.assert_array_equal(result.w, run(problem, steps=25, record_every=25).w)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32, 2**70, 0.5])
+def test_a_seed_that_would_be_cut_off_is_refused(problem, seed):
+    """Without x64 the seeds 5 and 5 + 2³² would be one run."""
+    words = re.escape(f"from 0 to 4,294,967,295; got {seed}.")
+    with pytest.raises(nx.SettingError, match=words):
+        run(problem, seed=seed)
+    with pytest.raises(nx.SettingError, match=r"seeds? must be .*whole number"):
+        nx.sweep(
+            problem,
+            lambda s: (nx.SMVR(), optax.sgd(s.lr)),
+            settings=nx.grid(lr=[0.1]),
+            seeds=[seed],
+            steps=3,
+        )
+
+
+@pytest.mark.parametrize("long", [{"steps": 2**31}, {"steps": None, "samples": 2**40}])
+def test_more_steps_than_can_be_counted_are_refused(problem, long):
+    with pytest.raises(nx.SettingError, match="at most 2,147,483,647 steps; got "):
+        run(problem, **long)
 
 
 def test_equal_seeds_give_equal_results_and_other_seeds_others(problem):

@@ -39,6 +39,16 @@ def test_a_table_has_seeds_of_their_own_for_every_setting(problem):
         np.testing.assert_allclose(table.records[name], expected, rtol=1e-9)
 
 
+def test_the_largest_seed_is_that_of_a_single_run(problem):
+    facts = {"steps": 5, "batch_size": 2, "record_every": 5}
+    lanes = nx.sweep(
+        problem, smvr, settings=nx.grid(beta=[0.1], lr=[0.1]), seeds=[2**32 - 1, 0], **facts
+    )
+    alone = nx.minimize(problem, nx.SMVR(beta=0.1), optax.sgd(0.1), seed=2**32 - 1, **facts)
+    np.testing.assert_allclose(lanes.w[0, 0], alone.w, rtol=1e-12)
+    assert not np.array_equal(lanes.w[0, 0], lanes.w[0, 1])
+
+
 @pytest.mark.parametrize("seeds", [[[0, 1]], [0.5], [], [[[0]], [[1]]]])
 def test_seeds_that_are_none_are_refused(problem, seeds):
     with pytest.raises(nx.SettingError, match="seeds must be whole numbers: how many"):

@@ -71,7 +71,7 @@ def minimize(
         micro_batch: evaluate at most so many draws of a batch at once, one number or a dictionary by
             level name. By default batches are cut only where they would not fit into memory;
             ``result.micro_batch`` tells.
-        seed: every draw is a function of the seed and the step.
+        seed: from 0 to 2³² − 1; every draw is a function of the seed and the step.
         record_every: steps between records; a hundredth of the run by default.
         record: names of the columns; see ``nx.COLUMNS``. By default the tracked value, and the
             exact value and gradient norm where the population is finite.

@@ -20,6 +20,9 @@ from nestax.steps.descent import step_of
 from nestax.streams.feed import Feed, courses_of, with_room
 from nestax.trees import on_device
 
+#: Steps are counted in 32 bits, for without x64 JAX has no longer ones.
+MOST_STEPS = 2**31 - 1
+
 
 class Run(NamedTuple):
     """A run that is ready to go.
@@ -95,6 +98,11 @@ def prepare(
     steps = meter.steps(steps, samples, begin, spent)
     stride = check_count("record_every", max(1, steps // 100) if record_every is None else record_every)
     total = begin + steps
+    if total > MOST_STEPS:
+        raise SettingError(
+            f"a run has at most {MOST_STEPS:,} steps; got {total:,}. Take larger batches, or begin "
+            "another run from its weights."
+        )
     if output == "random":  # drawn first: the run simply stops there
         total = begin + int(np.random.default_rng([seed, 0x7A0]).integers(steps))
     fed = any(level.source is not None and level.source.fed for level in problem.levels)

@@ -9,13 +9,12 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
 from nestax.chain.problem import Problem
 from nestax.checkpoints.keeper import Keeper
-from nestax.errors import SettingError, check_count
+from nestax.errors import SettingError, check_count, check_seed
 from nestax.figures import plot_sweep
 from nestax.loop.plan import AVERAGES
 from nestax.loop.status import Status
@@ -181,11 +180,13 @@ def sweep(
     rows = [{k: float(v[n]) for k, v in settings.items()} for n in range(lengths.pop())]
     each = [built(problem, row)[1] for row in rows]
     first = each[0]
-    if seeds.dtype.kind not in "iu" or seeds.ndim > 2 or (seeds.ndim == 2 and len(seeds) != len(rows)):
+    if seeds.dtype.kind not in "iuO" or seeds.ndim > 2 or (seeds.ndim == 2 and len(seeds) != len(rows)):
         raise SettingError(
             "seeds must be whole numbers: how many, a list of them, or a table with a row for every one "
             f"of the {len(rows)} settings; got {seeds.dtype} of shape {seeds.shape}."
         )
+    for seed in seeds.ravel().tolist():
+        check_seed(seed)
     if seeds.size > 1 and streams_of(problem):
         raise SettingError(
             "a stream hands the same rows to every seed, so that several would tell nothing about "
@@ -232,8 +233,7 @@ def _keys(seeds: np.ndarray) -> Array:
     key = jax.random.key
     for _ in seeds.shape:
         key = jax.vmap(key)
-    # Python's numbers are refused where they do not fit, NumPy's would be cut off.
-    return key(on_device(np.asarray(seeds.tolist(), jnp.result_type(int))))
+    return key(on_device(np.asarray(seeds, np.uint32)))
 
 
 class Point(SimpleNamespace):

@@ -11,7 +11,7 @@ from jaxtyping import Array, PyTree
 
 from nestax.chain.problem import Problem
 from nestax.chain.tracing import compute
-from nestax.errors import ProblemError, SettingError, check_count
+from nestax.errors import ProblemError, SettingError, check_count, check_seed
 from nestax.estimators import SelfTuning
 from nestax.estimators.per_block import PerBlock
 from nestax.loop.plan import Cost, Meter, draw_sizes
@@ -115,7 +115,7 @@ def autotune(
             f"finding settings needs at least {least:,} samples here; got {samples:,}. Raise samples, "
             "lower batch_size, or give a method with its settings, such as nx.SMVR(beta=0.1, lr=0.05)."
         )
-    key = jax.random.key(seed)
+    key = jax.random.key(check_seed(seed))
     weights, gradient = map(float, compute(_sizes_at_start, problem, example, key, sizes, first_sizes))
     scale = max(weights, 1.0) / gradient if gradient > 0 and np.isfinite(gradient) else 1.0
     rates = scale * np.asarray(RATES)

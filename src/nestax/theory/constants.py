@@ -118,7 +118,7 @@ def estimate_constants(
     )
     key = jax.random.key(check_seed(seed))
     # NumPy's numbers here: compiling random numbers would take longer than everything else.
-    rng = np.random.default_rng(seed % 2**63)
+    rng = np.random.default_rng(seed)
     number = lambda x: jnp.asarray(x, problem.dtype)
     normal = lambda *shape: number(rng.standard_normal(shape))
     start = problem.project(problem.start(jax.random.fold_in(key, FIRST_WEIGHTS)))
