@@ -109,6 +109,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/bench.py
 
 rates: $(READY)
+	$(BIN)/python benchmarks/complexity.py
 	$(BIN)/python benchmarks/rates.py
 
 autotune-table: $(READY)

@@ -41,6 +41,13 @@ def inner(x: Array, draw: Any, bend: Array) -> Array:
     return x + (bend + curve) * jnp.sin(x) + offset
 
 
+def centred(rng: np.random.Generator, noise: float, shape: tuple[int, int]) -> Array:
+    """Rows of noise whose mean is 0 and whose deviation is ``noise``, both exactly."""
+    e = rng.standard_normal(shape)
+    e = (e - e.mean(axis=0)) / e.std(axis=0)
+    return jnp.asarray(noise * e, jnp.result_type(float))
+
+
 class Outer(eqx.Module):
     """The outermost level; with ``single`` the PL function of one level."""
 
@@ -93,20 +100,14 @@ def smooth_chain(
     check_count("levels", levels)
     check_setting("noise", noise, "at least 0", lambda x: x >= 0)
     rng = np.random.default_rng(seed)
-
-    def centred() -> Any:
-        e = rng.standard_normal((rows, dimension))
-        e = (e - e.mean(axis=0)) / e.std(axis=0)
-        return jnp.asarray(noise * e, jnp.result_type(float))
-
+    pair = lambda: (centred(rng, noise, (rows, dimension)), centred(rng, noise, (rows, dimension)))
     bend = jnp.asarray(BEND if kind in ("nonconvex", "PL") else 0.0, jnp.result_type(float))
     outer = Outer(kind, levels == 1)
     chain = [
-        Level(inner, (centred(), centred()), args=((-1) ** k * bend,), name=f"inner {k + 1}")
-        for k in range(levels - 1)
+        Level(inner, pair(), args=((-1) ** k * bend,), name=f"inner {k + 1}") for k in range(levels - 1)
     ]
     return Problem(
-        [*chain, Level(outer, (centred(), centred()), name="outer")],
+        [*chain, Level(outer, pair(), name="outer")],
         w0=jnp.ones(dimension, jnp.result_type(float)),
         exact=Exact(outer, bend, levels - 1),
         optimum=0.0,
