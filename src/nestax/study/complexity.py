@@ -128,19 +128,22 @@ def complexity(
     points: list[Point] = []
     for eps in accuracies:
         problem = sloped_chain(eps, levels, bowl=bowl, noise=noise)
-        inside = False
         moves = 0
-        while not inside and moves < MOVES and math.isfinite(steps):
+        while True:
             moves += 1
-            i, j, steps, least = _tune(problem, entry, eps, (lrs, knobs), tune_seeds, steps, longest)
+            i, j, needed, least = _tune(problem, entry, eps, (lrs, knobs), tune_seeds, steps, longest)
             inside = _within(i, lrs, -1) and (not entry.knob or _within(j, knobs, 0))
             lrs = range(max(i - AROUND_LR, -1), i + AROUND_LR + 1)
             knobs = range(max(j - AROUND_KNOB, 0), j + AROUND_KNOB + 1) if entry.knob else (0,)
-        samples, again, length = math.inf, (), 0
-        if math.isfinite(steps):
-            length = max(2 * int(steps), REPORTED * entry.stride)
-            run = _run(problem, entry, eps, [i], [j], np.arange(seeds), length)
-            samples, again = _reported(run, eps)
+            if inside or moves == MOVES or math.isinf(needed):
+                break
+            steps = int(needed)
+        if math.isinf(needed):
+            points.append(Point(eps, math.inf, (), 2.0**-i, 4.0**-j, inside, least, 0))
+            break
+        steps = int(needed)
+        length = max(2 * steps, REPORTED * entry.stride)
+        samples, again = _reported(_run(problem, entry, eps, [i], [j], np.arange(seeds), length), eps)
         points.append(Point(eps, samples, again, 2.0**-i, 4.0**-j, inside, least, length))
         if steps > longest / 2:
             break
