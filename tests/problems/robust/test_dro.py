@@ -128,7 +128,7 @@ def test_kl_without_a_radius_is_a_tilted_risk():
 
 @pytest.mark.parametrize("name", ["KL in a ball", "chi-square in a ball"])
 def test_a_run_finds_the_model_that_is_best_in_the_worst_case(name):
-    """Draws of one row in five, against SciPy on the worst case itself."""
+    """Batches of one row in five, against SciPy on the worst case itself."""
     X, y, _ = data()
     share = np.full(len(X), 1 / len(X))
     divergence = {"KL in a ball": P.KL(0.1, 0.2), "chi-square in a ball": P.ChiSquare(0.1, 0.6)}[name]
@@ -139,7 +139,9 @@ def test_a_run_finds_the_model_that_is_best_in_the_worst_case(name):
     best = minimize(goal, np.zeros(3), tol=1e-12).fun
     problem = P.dro(X, y, "logistic", divergence, l2=0.1)
     lr = optax.cosine_decay_schedule(0.03, 4_000)
-    result = nx.minimize(problem, nx.SMVR(0.1), optax.adam(lr), steps=4_000, batch_size=4, progress=False)
+    result = nx.minimize(
+        problem, nx.SMVR(0.1), optax.adam(lr), steps=4_000, batch_size=4, progress=False
+    )
     gap = float(result.records["exact_value"][-1]) - best
     first = float(result.records["exact_value"][0]) - best
     assert -1e-6 < gap < 0.01 * first
@@ -198,6 +200,7 @@ def test_a_second_divergence_of_the_same_kind_compiles_nothing():
         (lambda X, y: P.dro(X, y, "logistic", "kl"), r"divergence must be nx.problems.KL\(...\)"),
         (lambda X, y: P.dro(X, y, "logistic", P.KL), r"divergence must be nx.problems.KL\(...\)"),
         (lambda X, y: P.KL(0), "penalty must be positive and finite; got 0"),
+        (lambda X, y: P.KL(None), "penalty must be positive and finite; got nan"),
         (lambda X, y: P.KL("small"), "penalty must be positive and finite; got 'small'"),
         (lambda X, y: P.ChiSquare(0.1, radius=-1), "radius must be positive and finite; got -1"),
         (lambda X, y: P.CVaR(1), r"tail must be in \(0, 1\); got 1"),

@@ -1,6 +1,6 @@
 """What an adversary may do to the shares p of rows or groups, as a minimum over a dual variable.
 
-    sup_q E_q ℓ − λ₀·D(q‖p)   over   D(q‖p) ≤ ρ      =      min over dual of  outer(E_p inner(ℓ, dual), dual)
+    sup_q E_q ℓ − λ₀·D(q‖p)  over  D(q‖p) ≤ ρ   =   min over dual of outer(E_p inner(ℓ, dual), dual)
 
 Without a radius ρ the penalty λ₀ alone keeps q near p. With one, and λ₀ → 0, this is the ball alone; the
 penalty lowers it by at most λ₀ρ, and keeps derivatives bounded.
@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from nestax.errors import ProblemError, check_setting
+from nestax.errors import BELOW_ONE, ProblemError, check_setting
 from nestax.problems.tilted.tilting import largest_exponent, nonnegative, tilted, tilted_mean, untilted
 
 Dual = dict[str, Array]
@@ -29,7 +29,8 @@ def positive_and_finite(x: Any) -> Any:
 
 
 def _check(name: str, value: Any) -> None:
-    check_setting(name, math.nan if callable(value) else value, "positive and finite", positive_and_finite)
+    number = math.nan if value is None or callable(value) else value
+    check_setting(name, number, "positive and finite", positive_and_finite)
 
 
 class AbstractDivergence(eqx.Module):
@@ -81,7 +82,8 @@ class KL(AbstractDivergence):
 
     def __check_init__(self):
         _check("penalty", self.penalty)
-        _check("radius", self.radius)
+        if self.radius is not None:
+            _check("radius", self.radius)
 
     def start(self, losses: Array, share: Array) -> tuple["KL", Dual]:
         scale = self.penalty
@@ -140,7 +142,8 @@ class ChiSquare(AbstractDivergence):
 
     def __check_init__(self):
         _check("penalty", self.penalty)
-        _check("radius", self.radius)
+        if self.radius is not None:
+            _check("radius", self.radius)
 
     def start(self, losses: Array, share: Array) -> tuple["ChiSquare", Dual]:
         mean = share @ losses
@@ -180,8 +183,8 @@ class CVaR(AbstractDivergence):
     width: Any = 0.01
 
     def __check_init__(self):
-        tail = math.nan if callable(self.tail) else self.tail
-        check_setting("tail", tail, "in (0, 1)", lambda x: (x > 0) & (x < 1))
+        _check("tail", self.tail)
+        check_setting("tail", self.tail, *BELOW_ONE)
         _check("width", self.width)
 
     def start(self, losses: Array, share: Array) -> tuple["CVaR", Dual]:
