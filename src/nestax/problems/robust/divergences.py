@@ -101,21 +101,24 @@ class KL(AbstractDivergence):
         return KL(self.penalty, self.radius, reference), {} if self.radius is None else {"scale": scale}
 
     def inner(self, loss: Array, dual: Dual) -> Array:
-        return tilted(loss, 1 / dual.get("scale", self.penalty), self.reference)
+        return tilted(loss, 1 / self._scale(dual), self.reference)
 
     def outer(self, u: Array, dual: Dual) -> Array:
-        scale = dual.get("scale", self.penalty)
+        scale = self._scale(dual)
         return untilted(u, 1 / scale, self.reference) + self._price(scale)
 
     def onto(self, u: Array, dual: Dual) -> Array:
-        return jnp.maximum(u, jnp.exp(-self.reference / dual.get("scale", self.penalty)))
+        return jnp.maximum(u, jnp.exp(-self.reference / self._scale(dual)))
 
     def feasible(self, dual: Dual) -> Dual:
         return jax.tree.map(lambda scale: jnp.maximum(scale, self.penalty), dual)
 
     def risk(self, losses: Array, share: Array, dual: Dual) -> Array:
-        scale = dual.get("scale", self.penalty)
+        scale = self._scale(dual)
         return tilted_mean(losses, 1 / scale, share) + self._price(scale)
+
+    def _scale(self, dual: Dual) -> Array:
+        return dual["scale"] if "scale" in dual else jnp.asarray(self.penalty)
 
     def _price(self, scale: Array) -> Array | Literal[0]:
         return 0 if self.radius is None else (scale - self.penalty) * self.radius
