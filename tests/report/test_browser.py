@@ -105,11 +105,20 @@ def commands(folder):
         [*rng.normal(size=3) + (kind == "ill"), kind, f"site {k % 3}"] for k, kind in enumerate(kinds)
     ]
     examples = write(folder / "people.csv", ["size", "weight", "age", "verdict", "site"], people)
+    few = ["--samples", "4000", "--seeds", "2", "--tune-seeds", "1"]
     return {
         "demo": ["demo", "--seeds", "2"],
         "portfolio": ["portfolio", table, "--unit", "percent"],
-        "compare": ["compare", "--data", table, "--unit", "percent", "--methods", "Plain,SMVR,SSD"]
-        + ["--samples", "4000", "--seeds", "2", "--tune-seeds", "1"],
+        "compare": [
+            "compare",
+            "--data",
+            table,
+            "--unit",
+            "percent",
+            "--methods",
+            "Plain,SMVR,SSD",
+            *few,
+        ],
         "classify": ["classify", examples, "--target", "verdict", "--groups", "site", "--steps", "480"],
     }
 
