@@ -1,7 +1,10 @@
 """Rows fed from the host: which ones a step sees, whatever they come from and however a run is cut."""
 
+import os
+import signal
 import sys
 import threading
+import time
 import warnings
 
 import jax
@@ -285,6 +288,23 @@ def test_a_shorter_iterator_cannot_go_on(tmp_path):
     run(nx.Stream(iter(cycled())), callback=stop_at(30), **kept)
     with pytest.raises(nx.ProblemError, match=r"ended after 50 rows\. The run had read 94 rows:"):
         run(nx.Stream(iter(cycled()[:50])), resume=True, **kept)
+
+
+def test_a_run_that_waits_for_rows_obeys_a_signal(tmp_path):
+    over = threading.Event()
+
+    def waiting():
+        yield from cycled()[:61]
+        os.kill(os.getpid(), signal.SIGTERM)
+        over.wait(60)
+
+    kept = {"checkpoint": tmp_path, "checkpoint_every": 0}
+    begin = time.perf_counter()
+    part = run(nx.Stream(waiting()), **kept)
+    assert time.perf_counter() - begin < 30
+    over.set()
+    assert part.status is nx.Status.INTERRUPTED
+    same(run(nx.Stream(iter(cycled())), resume=True, **kept), run(nx.Stream(ROWS)))
 
 
 # The end
