@@ -192,6 +192,7 @@ def test_nothing_set_means_falling_rates_and_a_running_ball():
 
 
 @pytest.mark.filterwarnings("ignore::nestax.DivergenceWarning")
+@pytest.mark.filterwarnings("ignore:The weights have not moved")
 def test_the_running_ball_cuts_a_rare_huge_draw_and_leaves_the_others_alone():
     draws = np.concatenate([np.ones(99), [1e6]])
     problem = nx.Problem([nx.Level(lambda w, r: r * w[0], data=jnp.asarray(draws))], w0=jnp.ones(1))
