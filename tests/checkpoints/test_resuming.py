@@ -500,7 +500,7 @@ def test_a_checkpoint_of_anybodys_making_is_one_sentence(begun, tmp_path, field)
 # Signals
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_finishes_the_chunk_and_writes(problem, tmp_path, number):
     def interrupt(record):
         if record["step"] == 20:
@@ -515,12 +515,13 @@ def test_a_signal_finishes_the_chunk_and_writes(problem, tmp_path, number):
     assert_equal_runs(run(problem, checkpoint=tmp_path, resume=True), run(problem))
 
 
-def test_a_second_ctrl_c_stops_at_once(problem, tmp_path, monkeypatch):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_stops_at_once(problem, tmp_path, monkeypatch, number):
     def twice(record):
         if record["step"] < 10:
             return
-        signal.raise_signal(signal.SIGINT)
-        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(number)
+        signal.raise_signal(number)
         pytest.fail("nothing more is done")
 
     result = run(problem, checkpoint=tmp_path, callback=twice)

@@ -1,5 +1,7 @@
 """Rows fed from the host: which ones a step sees, whatever they come from and however a run is cut."""
 
+import os
+import signal
 import sys
 import threading
 import warnings
@@ -285,6 +287,24 @@ def test_a_shorter_iterator_cannot_go_on(tmp_path):
     run(nx.Stream(iter(cycled())), callback=stop_at(30), **kept)
     with pytest.raises(nx.ProblemError, match=r"ended after 50 rows\. The run had read 94 rows:"):
         run(nx.Stream(iter(cycled()[:50])), resume=True, **kept)
+
+
+def test_a_run_that_waits_for_rows_obeys_a_signal(tmp_path):
+    whole = run(nx.Stream(ROWS))  # compiles, so that the next run soon has nothing to do but wait
+    over = threading.Event()
+    waited = []
+
+    def waiting():
+        yield from cycled()[:61]
+        threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        waited.append(not over.wait(5))
+
+    kept = {"checkpoint": tmp_path, "checkpoint_every": 0}
+    part = run(nx.Stream(waiting()), **kept)
+    assert part.status is nx.Status.INTERRUPTED
+    assert not waited  # the row that never came
+    over.set()
+    same(run(nx.Stream(iter(cycled())), resume=True, **kept), whole)
 
 
 # The end

@@ -205,6 +205,8 @@ def follow(
         else:
             ALOUD.get()(COMPILING)
         asked = stack.enter_context(interruptions())
+        if run.compiled.feed is not None:
+            run.compiled.feed.asked = asked
         if keeper:
             stack.enter_context(keeper.at_work())
         found = keeper and keeper.find(run.compiled, run.begin, run.stride, end, facts or {})
@@ -319,18 +321,20 @@ def _failed(
 
 @contextlib.contextmanager
 def interruptions() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C and SIGTERM let the chunk finish; a second Ctrl-C stops at once.
+    """Ctrl-C, SIGTERM and SIGHUP let the chunk finish; a second one stops at once.
 
     Yields a function that tells whether one has come. Signals reach the main thread alone, and handlers
     of the user's own stay in place.
     """
-    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    usual: dict[int, Any] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    if hasattr(signal, "SIGHUP"):  # Windows has none; under nohup it is ignored already, and stays so
+        usual[signal.SIGHUP] = signal.SIG_DFL
     main = threading.current_thread() is threading.main_thread()
     ours = {n: old for n, old in usual.items() if main and signal.getsignal(n) == old}
     came: list[int] = []
 
     def ask(number: int, frame: Any) -> None:
-        if came and number == signal.SIGINT:
+        if came:
             raise KeyboardInterrupt
         came.append(number)
 

@@ -27,6 +27,8 @@ from nestax.streams.stream import Stream
 PORTION_BYTES = 2**26
 PORTION_STEPS = 2**16
 PORTION_SECONDS = 0.5
+#: Seconds between two looks at whether a run that waits for rows is asked to stop.
+WAIT_SECONDS = 0.1
 
 #: Bytes at whose multiples arrays of a CPU begin.
 ALIGNED = 64
@@ -125,8 +127,12 @@ class Ahead:
         except BaseException as error:  # raised where it is asked for
             self.error = error
 
-    def take(self) -> Any:
-        self.thread.join()
+    def take(self, asked: Callable[[], bool]) -> Any:
+        """What was read; a KeyboardInterrupt if the run is asked to stop before it is there."""
+        while self.thread.is_alive():
+            self.thread.join(WAIT_SECONDS)
+            if self.thread.is_alive() and asked():
+                raise KeyboardInterrupt
         if self.error is not None:
             raise self.error
         return self.out
@@ -157,6 +163,7 @@ class Feed:
         ]
         self.now: Portion | None = None
         self.ahead: Ahead | None = None
+        self.asked: Callable[[], bool] = lambda: False  # whether the run is to stop
 
     def _portion_steps(self, ahead: int, stride: int) -> tuple[int, int]:
         """The least and the most steps of a portion: whole strides, or else what is drawn at once."""
@@ -211,7 +218,7 @@ class Feed:
             if ahead is not None:
                 ahead.thread.join()
             ahead = Ahead(self._read, step, self._wanted(step))
-        self.now = self._handed(step, ahead.steps, ahead.take())
+        self.now = self._handed(step, ahead.steps, ahead.take(self.asked))
         after = step + self.now.steps
         if self.now.why is None and after <= self.last:
             self.ahead = Ahead(self._read, after, self._wanted(after))
