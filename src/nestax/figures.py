@@ -15,6 +15,8 @@ ROUNDING = 1e-16
 #: Smaller weights, in percent, get no bar of their own.
 LEAST_PERCENT = 0.05
 MOST_BARS = 25
+#: In inches: at the width of a phone a figure of this width still has letters that can be read.
+WIDTH = 5.4
 LONGEST_NAME = 24
 NAMES = {
     "value": "tracked value of F(w)",
@@ -33,15 +35,13 @@ def _pyplot() -> Any:
 
 
 def plot_run(records: dict[str, np.ndarray], path: str | Path | None) -> Any:
-    """Left: the value, or the gap where the optimum is known. Right: the gradient norm."""
+    """Top: the value, or the gap where the optimum is known. Below: the gradient norm."""
     left = [name for name in ("gap", "exact_value", "value") if name in records]
     left = left[:1] if left[:1] == ["gap"] else left
     panels = [left] + ([["grad_norm"]] if "grad_norm" in records else [])
     plt = _pyplot()
-    figure, axes = plt.subplots(
-        1, len(panels), figsize=(5 * len(panels), 3.6), layout="constrained", squeeze=False
-    )
-    for axis, names in zip(axes[0], panels, strict=True):
+    figure, axes = _stacked(plt, len(panels))
+    for axis, names in zip(axes, panels, strict=True):
         for name, colour in zip(names, COLOURS, strict=False):
             axis.plot(records["samples"], records[name], color=colour, label=NAMES[name])
         _finish(axis, names, [records[name] for name in names])
@@ -84,13 +84,10 @@ def plot_panels(
     *,
     unit: str = "",
 ) -> Any:
-    """The curves of several columns side by side, with one legend."""
+    """The curves of several columns one below the other, with one legend on top."""
     plt = _pyplot()
-    width = 7 if len(panels) == 1 else 5 * len(panels) + 1.5
-    figure, axes = plt.subplots(
-        1, len(panels), figsize=(width, 4.2), layout="constrained", squeeze=False
-    )
-    for axis, (column, curves) in zip(axes[0], panels.items(), strict=True):
+    figure, axes = _stacked(plt, len(panels))
+    for axis, (column, curves) in zip(axes, panels.items(), strict=True):
         curves = _drawable(column, curves)
         for number, (label, lanes) in enumerate(curves.items()):
             _band(axis, samples[label] if isinstance(samples, dict) else samples, label, lanes, number)
@@ -100,15 +97,25 @@ def plot_panels(
         if len(curves) == 1:
             axis.set_title(next(iter(curves)), fontsize="medium")
     if len(next(iter(panels.values()))) > 1:
-        axes[0, -1].legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+        handles, labels = axes[0].get_legend_handles_labels()
+        wide = 1 if max(map(len, labels)) > LONGEST_NAME else 3
+        figure.legend(handles, labels, frameon=False, loc="outside upper center", ncols=wide)
     return _saved(figure, path)
+
+
+def _stacked(plt: Any, panels: int) -> tuple[Any, Any]:
+    """A figure with so many panels one below the other."""
+    figure, axes = plt.subplots(
+        panels, 1, figsize=(WIDTH, 0.5 + 3.1 * panels), layout="constrained", squeeze=False
+    )
+    return figure, axes[:, 0]
 
 
 def plot_weights(names: Sequence[str], weights: np.ndarray, path: str | Path | None = None) -> Any:
     """Portfolio weights in percent as bars, the largest on top, small ones together at the bottom."""
     plt = _pyplot()
     bars = _bars(names, 100 * np.asarray(weights, float))
-    figure, axis = plt.subplots(figsize=(7, 1 + 0.28 * len(bars)), layout="constrained")
+    figure, axis = plt.subplots(figsize=(WIDTH, 1 + 0.28 * len(bars)), layout="constrained")
     lengths = [length for _, length in bars]
     drawn = axis.barh(range(len(bars)), lengths, color=COLOURS[0], height=0.7)
     axis.bar_label(drawn, [f"{length:.1f}" for length in lengths], padding=3)
@@ -134,7 +141,7 @@ def plot_bars(
     plt = _pyplot()
     names = [_short(name) for name in names[:MOST_BARS]]
     height = 0.8 / len(columns)
-    size = (7, 1.4 + 0.24 * len(columns) * len(names))
+    size = (WIDTH, 1.4 + 0.24 * len(columns) * len(names))
     figure, axis = plt.subplots(figsize=size, layout="constrained")
     for number, (column, lengths) in enumerate(columns.items()):
         places = np.arange(len(names)) + number * height

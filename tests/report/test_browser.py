@@ -3,11 +3,15 @@
 `make test-browser` runs these; they need Debian's chromium and chromium-driver, and selenium.
 """
 
+import csv
 import shutil
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from nestax.cli import app
+from nestax.datasets import synthetic_returns
 from nestax.report import write_run
 from nestax.table import Table
 
@@ -45,6 +49,8 @@ for (const e of document.body.querySelectorAll('*')) {
 for (const e of document.querySelectorAll('svg')) {
   const scale = e.getBoundingClientRect().width / e.viewBox.baseVal.width / (96 / 72);
   if (scale < arguments[0]) wrong.push('a figure is shrunk to ' + scale.toFixed(2));
+  const holder = inside(e, scrolls);
+  if (holder && holder.scrollWidth > holder.clientWidth) wrong.push('a figure scrolls');
 }
 for (const e of document.images) if (!e.naturalWidth) wrong.push('broken: ' + e.src);
 const numbers = c => c.match(/[0-9.]+/g).map(Number);
@@ -77,10 +83,59 @@ def browser():
     driver.quit()
 
 
-@pytest.fixture(scope="module")
-def page(tmp_path_factory):
+def write(path, names, rows):
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([names, *rows])
+    return str(path)
+
+
+def commands(folder):
+    """What is typed for a report of every kind, on small files."""
+    days = [np.datetime64("2024-01-01") + k for k in range(200)]
+    returns = synthetic_returns(200, 12, seed=1).tolist()
+    assets = [f"Industry number {k}" for k in range(12)]
+    table = write(
+        folder / "returns.csv",
+        ["date", *assets],
+        [[day, *row] for day, row in zip(days, returns, strict=True)],
+    )
+    rng = np.random.default_rng(0)
+    kinds = np.where(np.arange(120) % 4, "healthy", "ill")
+    people = [
+        [*rng.normal(size=3) + (kind == "ill"), kind, f"site {k % 3}"] for k, kind in enumerate(kinds)
+    ]
+    examples = write(folder / "people.csv", ["size", "weight", "age", "verdict", "site"], people)
+    few = ["--samples", "4000", "--seeds", "2", "--tune-seeds", "1"]
+    return {
+        "demo": ["demo", "--seeds", "2"],
+        "portfolio": ["portfolio", table, "--unit", "percent"],
+        "compare": [
+            "compare",
+            "--data",
+            table,
+            "--unit",
+            "percent",
+            "--methods",
+            "Plain,SMVR,SSD",
+            *few,
+        ],
+        "classify": ["classify", examples, "--target", "verdict", "--groups", "site", "--steps", "480"],
+    }
+
+
+@pytest.fixture(scope="module", params=["all parts", "demo", "portfolio", "compare", "classify"])
+def page(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("seen")
+    if request.param == "all parts":
+        return page_of_all_parts(folder / "run")
+    words = commands(folder)[request.param]
+    done = CliRunner().invoke(app, [*words, "--out", str(folder / "run")])
+    assert done.exit_code == 0, done.output
+    return folder / "run" / "report.html"
+
+
+def page_of_all_parts(folder):
     """With all that commands put on a page: panels, bars, a wide table, long words, an alarm."""
-    folder = tmp_path_factory.mktemp("seen") / "run"
     curves = {name: np.geomspace(0.1, 1e-9, 20)[None] for name in ("SnapshotSMVR", "Plain", "NLASG")}
     columns = ["method", "lr", "steps", "samples", "gap", "± std", "grad_norm", "diverged"]
     row = ["SnapshotSMVR", 0.1, 24_990, 200_000, 1e-9, 1e-10, 1e-4, 0]

@@ -1,6 +1,5 @@
 """One stochastic map f(x) = E f(x; ξ): its function, its draws, means and derivatives over a batch."""
 
-import random
 from collections.abc import Callable
 from typing import Any
 
@@ -58,7 +57,7 @@ UNTRACEABLE = {
     ),
 }
 THROWS_DICE = (
-    "draws from np.random or random. That happens once, when the level is traced, and stays as it is "
+    "draws from np.random. That happens once, when the level is traced, and stays as it is "
     "for the whole run: let the draw bring what is random, nx.Sampler(lambda key: "
     "jax.random.normal(key, shape)), or rows of data."
 )
@@ -139,9 +138,9 @@ class Level(eqx.Module):
         draw = () if self.source is None else (self.source.example(),)
         draws = 2 if self.batched and draw else 1
         draw = stacked(draw, draws) if self.batched else draw
-        before = _random_states()
+        before = _random_state()
         structure = analyse(self._call, x, *draw, draws=draws)
-        if _random_states() != before:
+        if _random_state() != before:
             raise ProblemError(f"level {self.name!r} {THROWS_DICE}")
         return self.replace(structure=structure)
 
@@ -425,7 +424,10 @@ def _forward(fn: Any, args: list[Array]) -> tuple[list[list[Array]], PyTree]:
     return tiles, value
 
 
-def _random_states() -> tuple[Any, ...]:
-    """Where the random numbers of NumPy and of Python stand that every program shares."""
-    # As text, because the array of its words has no truth value when two states are compared.
-    return repr(np.random.get_state(legacy=False)), random.getstate()  # noqa: NPY002 (what others draw from)
+def _random_state() -> str:
+    """Where the random numbers of NumPy stand that every program shares.
+
+    Those of Python's ``random`` say nothing: type checkers draw from them whenever a function is called.
+    As text, because the array of its words has no truth value when two states are compared.
+    """
+    return repr(np.random.get_state(legacy=False))  # noqa: NPY002 (what others draw from)

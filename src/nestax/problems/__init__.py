@@ -15,6 +15,10 @@ from nestax.problems.portfolio.mean_deviation import exact_portfolio as exact_po
 from nestax.problems.portfolio.mean_deviation import mean_deviation as mean_deviation
 from nestax.problems.portfolio.mean_semideviation import mean_semideviation as mean_semideviation
 from nestax.problems.portfolio.mean_variance import mean_variance as mean_variance
+from nestax.problems.robust.divergences import KL as KL
+from nestax.problems.robust.divergences import ChiSquare as ChiSquare
+from nestax.problems.robust.divergences import CVaR as CVaR
+from nestax.problems.robust.dro import dro as dro
 from nestax.problems.tilted.hierarchical_term import groups_of as groups_of
 from nestax.problems.tilted.hierarchical_term import hierarchical_term as hierarchical_term
 from nestax.problems.tilted.term import term as term

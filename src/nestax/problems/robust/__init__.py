@@ -1,0 +1,1 @@
+"""Losses under the worst distribution near that of the rows."""
