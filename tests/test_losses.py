@@ -157,6 +157,18 @@ def test_the_same_steps_as_by_hand():
             lambda: nx.losses.cox(data.h[:1], data.time[:1], data.event[:1], LOSSES["cox"].state(), [0]),
             "at least two",
         ),
+        (
+            lambda: nx.losses.info_nce(
+                data.h[:1, None], LOSSES["info_nce"].state(), [0], temperature=1.0, beta=BETA
+            ),
+            "info_nce compares .* at least two",
+        ),
+        (
+            lambda: nx.losses.average_precision(
+                data.h[:1], data.labels[:1], LOSSES["average_precision"].state(), [0], beta=BETA
+            ),
+            "average_precision compares .* at least two",
+        ),
         (lambda: nx.losses.log_mean_exp(data.h, None), "either beta=, a number"),
         (
             lambda: nx.losses.average_precision(data.h, data.labels, None, ALL, beta=BETA),

@@ -76,6 +76,14 @@ def test_in_eval_mode_it_is_the_loss_of_the_batch(name):
         (lambda: nt.KLRobust(temperature=0, beta=BETA), "temperature must be positive; got 0"),
         (lambda: nt.CVaRRobust(share=0, beta=BETA), "share must be in .0, 1.; got 0"),
         (lambda: nt.Cox(N, beta=BETA)(torch.ones(1), TIME[:1], EVENT[:1], [0]), "at least two"),
+        (
+            lambda: nt.InfoNCE(N, temperature=1.0, beta=BETA)(torch.ones(1, 1), [0]),
+            "InfoNCE compares .* at least two",
+        ),
+        (
+            lambda: nt.AveragePrecision(N, beta=BETA)(torch.ones(1), torch.ones(1), [0]),
+            "AveragePrecision compares .* at least two",
+        ),
     ],
 )
 def test_one_sentence_each(call, sentence):
