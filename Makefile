@@ -6,8 +6,9 @@ READY := $(VENV)/.ready
 # Exact versions, so that a change is all that changes. `make test CONSTRAINTS=` takes the newest instead.
 CONSTRAINTS ?= constraints.txt
 
-.PHONY: help demo test test-slow test-kills test-users test-typed test-torch test-benchmarks test-browser test-matrix fuzz \
-	fuzz-short lint types constraints upgrade bench bench-torch portfolio-table memory-table tracked-cox tracked-cost rates autotune-table clean
+.PHONY: help demo test test-slow test-kills test-users test-typed test-torch test-benchmarks test-browser test-matrix release-check fuzz \
+	fuzz-short lint types constraints upgrade bench bench-torch portfolio-table memory-table tracked-cox tracked-robust \
+	tracked-cost rates autotune-table clean
 help:
 	@echo "make demo        solve a portfolio on made-up returns; leaves demo/report.html"
 	@echo "make test        all tests but the slow ones and the pages of the docs"
@@ -19,6 +20,7 @@ help:
 	@echo "make test-benchmarks   every program of benchmarks/ with tiny sizes"
 	@echo "make test-browser      pages in Chromium (apt install chromium chromium-driver) at three widths"
 	@echo "make test-matrix some tests with the oldest and the newest versions of all dependencies"
+	@echo "make release-check     wheel and archive, built, looked into, and tried in an empty environment"
 	@echo "make fuzz        100,000 damaged files, for everything that reads files"
 	@echo "make fuzz-short  some thousand of them, in less than a minute"
 	@echo "make lint types  style, format and types"
@@ -27,6 +29,7 @@ help:
 	@echo "make portfolio-table   every method on real portfolios (NESTAX_DATA), into docs/comparison.md"
 	@echo "make memory-table      what memory is worth on 21 problems (NESTAX_DATA), into docs/memory.md"
 	@echo "make tracked-cox       what a tracker is worth in Cox's loss, into docs/tracked-results.md"
+	@echo "make tracked-robust    the same of a KL-robust network (NESTAX_DATA), into docs/tracked-results.md"
 	@echo "make tracked-cost      what it costs in a step of ResNet-18, into docs/tracked-results.md"
 	@echo "make rates             how samples grow with accuracy, into docs/rates.md (hours; --jobs helps)"
 	@echo "make autotune-table    settings found by themselves against a grid, into docs/theory.md"
@@ -81,6 +84,9 @@ test-browser: $(READY)
 test-matrix:
 	$(PYTHON) .ci/matrix
 
+release-check:
+	$(PYTHON) .ci/release
+
 fuzz: $(READY)
 	$(BIN)/python tests/fuzz/fuzzing.py 100000
 
@@ -133,6 +139,9 @@ tracked-cox:
 	$(PEERS_READY) scikit-survival torchsurv
 	$(PEERS) -m pip install --quiet --no-deps lifelines
 	$(PEERS) benchmarks/tracked_cox.py
+
+tracked-robust: $(READY)
+	$(BIN)/python benchmarks/tracked_robust.py
 
 tracked-cost:
 	$(PEERS_READY)
