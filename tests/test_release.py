@@ -67,9 +67,7 @@ def test_a_release_that_is_ready(release):
         release.check_versions("0.2.1", None)
 
 
-@pytest.mark.parametrize(
-    "name", ["demo/report.html", "nestax/__pycache__/x.pyc", ".venv/bin/python"]
-)
+@pytest.mark.parametrize("name", ["demo/report.html", "nestax/__pycache__/x.pyc", ".venv/bin/python"])
 def test_what_no_release_carries(release, tmp_path, name):
     with pytest.raises(SystemExit, match="belongs to no release"):
         release.check_names(tmp_path / "nestax.whl", ["nestax/py.typed", name], ("nestax/py.typed",))
