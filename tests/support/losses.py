@@ -1,4 +1,4 @@
-"""Every tracked loss on the same few rows, for tests in every framework."""
+"""Every loss with a tracked mean on the same few rows, for tests in every framework."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -46,11 +46,6 @@ def table():
     return nx.track_init(0.0, n=N)
 
 
-def _cox(h, rows, state, ties=None, **memory):
-    of = lambda x: None if x is None else jnp.asarray(x)[rows]
-    return nx.losses.cox(h, of(data.time), of(data.event), state, rows, ties=of(ties), **memory)
-
-
 LOSSES = {
     "log_mean_exp": Loss(lambda h, _, state, **m: nx.losses.log_mean_exp(h, state, **m), single),
     "kl_robust": Loss(
@@ -67,10 +62,6 @@ LOSSES = {
             jnp.outer(h, h), state, rows, temperature=0.7, **m
         ),
         table,
-    ),
-    "cox": Loss(_cox, table),
-    "cox, efron": Loss(
-        lambda *given, **m: _cox(*given, ties=nx.losses.efron_ties(data.time, data.event), **m), table
     ),
     "average_precision": Loss(
         lambda h, rows, state, **m: nx.losses.average_precision(h, data.labels[rows], state, rows, **m),

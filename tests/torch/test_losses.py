@@ -16,7 +16,6 @@ import nestax.torch as nt  # noqa: E402
 BETA = 0.2
 as_tensor = lambda x: torch.tensor(np.asarray(x))
 TIME, EVENT, LABELS = (as_tensor(x) for x in (data.time, data.event, data.labels))
-TIES = as_tensor(nx.losses.efron_ties(data.time, data.event))
 
 MODULES = {
     "log_mean_exp": (nt.LogMeanExp, {}, lambda m, h, rows: m(h)),
@@ -28,8 +27,6 @@ MODULES = {
         {"n": N, "temperature": 0.7},
         lambda m, h, rows: m(torch.outer(h, h), rows),
     ),
-    "cox": (nt.Cox, {"n": N}, lambda m, h, rows: m(h, TIME[rows], EVENT[rows], rows)),
-    "cox, efron": (nt.Cox, {"n": N}, lambda m, h, rows: m(h, TIME[rows], EVENT[rows], rows, TIES[rows])),
     "average_precision": (nt.AveragePrecision, {"n": N}, lambda m, h, rows: m(h, LABELS[rows], rows)),
 }
 
@@ -59,6 +56,38 @@ def test_fifty_steps(name, lagged):
         assert_same(h.grad, grad)
 
 
+def cox_pair(ties):
+    return nt.Cox(TIME, EVENT, ties=ties, dtype=torch.float64), nx.losses.risk_sets(
+        data.time, data.event, ties=ties
+    )
+
+
+@pytest.mark.parametrize("ties", ["efron", "breslow"])
+def test_fifty_steps_of_cox(ties):
+    module, state = cox_pair(ties)
+    value_and_grad = jax.jit(jax.value_and_grad(nx.losses.cox, has_aux=True))
+    for scores, rows in steps_of():
+        h = torch.tensor(scores, requires_grad=True)
+        value = module(h, torch.tensor(rows))
+        value.backward()
+        (expected, state), grad = value_and_grad(jnp.asarray(scores), state, jnp.asarray(rows))
+        assert_same(value.detach(), expected)
+        assert_same(h.grad, grad)
+
+
+def test_cox_in_eval_mode_and_from_a_state_dict():
+    module, state = cox_pair("efron")
+    (first, rows), (second, others) = steps_of()[:2]
+    module(torch.tensor(first), rows)
+    _, state = nx.losses.cox(jnp.asarray(first), state, rows)
+    expected, _ = nx.losses.cox(jnp.asarray(second), state, others)
+    for _ in range(2):  # nothing is remembered
+        assert_same(module.eval()(torch.tensor(second), others), expected)
+    again, _ = cox_pair("efron")
+    again.load_state_dict(module.state_dict())
+    assert_same(again(torch.tensor(second), others), expected)
+
+
 @pytest.mark.parametrize("name", LOSSES)
 def test_in_eval_mode_it_is_the_loss_of_the_batch(name):
     make, options, call = MODULES[name]
@@ -75,7 +104,12 @@ def test_in_eval_mode_it_is_the_loss_of_the_batch(name):
     [
         (lambda: nt.KLRobust(temperature=0, beta=BETA), "temperature must be positive; got 0"),
         (lambda: nt.CVaRRobust(share=0, beta=BETA), "share must be in .0, 1.; got 0"),
-        (lambda: nt.Cox(N, beta=BETA)(torch.ones(1), TIME[:1], EVENT[:1], [0]), "at least two"),
+        (lambda: nt.Cox(TIME, EVENT, ties="exact"), "ties must be 'efron' or 'breslow'; got 'exact'"),
+        (lambda: nt.Cox(TIME, 0 * EVENT), "no row has an event"),
+        (lambda: nt.Cox(TIME - 4, EVENT), "time must be finite and at least 0; row"),
+        (lambda: nt.Cox(TIME, EVENT + 1), "event must be 1 or 0"),
+        (lambda: nt.Cox(TIME[:2], EVENT), r"got \(2,\) and \(12,\)"),
+        (lambda: nt.Cox(TIME, EVENT)(torch.ones(2), [3, 3]), "occurs 2 times"),
         (
             lambda: nt.InfoNCE(N, temperature=1.0, beta=BETA)(torch.ones(1, 1), [0]),
             "InfoNCE compares .* at least two",

@@ -76,36 +76,78 @@ class InfoNCE(torch.nn.Module):
 
 
 class Cox(torch.nn.Module):
-    """Cox's negative log partial likelihood per row, of a batch out of ``n`` rows of data.
+    """Cox's negative log partial likelihood per row, with the risk of every row as it was last seen.
 
-    ``ties`` of the rows of the batch, from ``nx.losses.efron_ties``, for Efron's method.
+    The times and events of all rows of the data come here, the risks of a batch and the rows that they
+    belong to come to ``forward``. The memory is ``tracked.value``, the order of the rows is made again
+    by whoever makes the module. In ``eval`` mode nothing is remembered.
     """
 
-    def __init__(self, n: int, *, beta: float, **options: Any):
-        super().__init__()
-        self.inner = LogMeanExp(n, beta=beta, **options)
-        self.n = n
+    order: torch.Tensor
+    first: torch.Tensor
+    last: torch.Tensor
+    event: torch.Tensor
+    tied: torch.Tensor
+    place: torch.Tensor
 
-    def forward(
-        self,
-        risk: torch.Tensor,
-        time: torch.Tensor,
-        event: torch.Tensor,
-        index: Any,
-        ties: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        rows = _batch("Cox", risk)
-        own = torch.eye(rows, dtype=torch.bool, device=risk.device)
-        share = torch.full_like(own, (self.n - 1) / (rows - 1), dtype=risk.dtype).masked_fill(own, 1)
-        inside = (time[None, :] >= time[:, None]).to(risk.dtype)
-        if ties is not None:
-            tied = (time[None, :] == time[:, None]) & (event[None, :] > 0)
-            inside = inside - ties.to(risk.dtype)[:, None] * tied
-        counts = share * inside
-        at_risk = counts > 0
-        weight = torch.where(at_risk, counts, 1).log()
-        s = (risk[None, :] + weight).masked_fill(~at_risk, -math.inf) + math.log(rows)
-        return torch.where(event > 0, self.inner(s, index) - risk, 0).mean()
+    def __init__(
+        self, time: Any, event: Any, *, ties: str = "efron", device: Any = None, dtype: Any = None
+    ):
+        super().__init__()
+        if ties not in ("efron", "breslow"):
+            raise ValueError(f"ties must be 'efron' or 'breslow'; got {ties!r}.")
+        time, happened = _follow_up(time, event)
+        n = len(time)
+        self.tracked = Tracked(n, beta=1.0, device=device, dtype=dtype)
+        # The last time first, and at one time events behind the censored rows.
+        order = happened.to(torch.uint8).argsort(stable=True)
+        order = order[(-time[order]).argsort(stable=True)]
+        latest, happened = -time[order], happened[order]
+        first = torch.searchsorted(latest, latest)
+        last = torch.searchsorted(latest, latest, right=True) - 1
+        deaths = torch.cat([torch.zeros(1, dtype=torch.int64), happened.cumsum(0)])
+        together = (deaths[last + 1] - deaths[first]).clamp(min=1)
+        tied = happened * (torch.arange(n) - last + together - 1).double() / together
+        kept = self.tracked.value
+        for name, whole in (
+            ("order", order),
+            ("first", first),
+            ("last", last),
+            ("place", order.argsort()),
+        ):
+            self.register_buffer(name, whole.to(kept.device), persistent=False)
+        for name, number in (("event", happened), ("tied", tied * (ties == "efron"))):
+            self.register_buffer(name, number.to(kept), persistent=False)
+
+    def forward(self, risk: torch.Tensor, index: Any) -> torch.Tensor:
+        index = torch.as_tensor(index)
+        risk = self.tracked(risk, index)
+        index = index.to(self.place.device)
+        seen = self.tracked.value
+        if not self.training:
+            seen = seen.index_copy(0, index, risk.detach().to(seen.dtype))
+        log_sum, weight = self._sums(seen)
+        place = self.place[index]
+        event = self.event[place]
+        value = (event * (log_sum[place] - risk.detach())).mean()
+        return value + ((weight[place] - event) * (risk - risk.detach())).mean()
+
+    @torch.no_grad()
+    def _sums(self, risk: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """log S_i, and e^{h_j} Λ(T_j), of all rows in the order of time."""
+        known = risk.isfinite()
+        most = risk.masked_fill(~known, -math.inf).max()
+        most = torch.where(known.any(), most, 0)
+        hazard = (risk - most).clamp(min=-80).exp().masked_fill(~known, 0)
+        mean = hazard.sum() / known.sum().clamp(min=1)
+        hazard = torch.where(known, hazard, torch.where(mean > 0, mean, 1))[self.order]
+        total = hazard.cumsum(0)[self.last]
+        at_time = lambda x: torch.zeros_like(x).index_add(0, self.last, x)[self.last]
+        left = total - self.tied * at_time(self.event * hazard)
+        added = self.event / left
+        until = added.flip(0).cumsum(0).flip(0)[self.first]
+        spared = self.event * at_time(self.tied * added)
+        return left.log() + most, hazard * (until - spared)
 
 
 class AveragePrecision(torch.nn.Module):
@@ -131,6 +173,29 @@ def _positive(name: str, value: float) -> float:
     if not value > 0:
         raise ValueError(f"{name} must be positive; got {value}.")
     return value
+
+
+def _follow_up(time: Any, event: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Times, and whether they are those of events, on a CPU; refuses those without a meaning."""
+    time, event = (torch.as_tensor(x).detach().cpu() for x in (time, event))
+    if time.ndim != 1 or time.shape != event.shape:
+        raise ValueError(
+            "time and event are vectors with one number per row of the data; got "
+            f"{tuple(time.shape)} and {tuple(event.shape)}."
+        )
+    wrong = ~time.isfinite() | (time < 0)
+    if wrong.any():
+        row = int(wrong.nonzero()[0])
+        raise ValueError(f"time must be finite and at least 0; row {row} has {time[row]}.")
+    wrong = (event != 0) & (event != 1)
+    if wrong.any():
+        row = int(wrong.nonzero()[0])
+        raise ValueError(f"event must be 1 or 0, or True or False; row {row} has {event[row]}.")
+    if not event.any():
+        raise ValueError(
+            "no row has an event: Cox's loss compares those that have one with those at risk then."
+        )
+    return time, event > 0
 
 
 def _batch(name: str, rows: torch.Tensor) -> int:

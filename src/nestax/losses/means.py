@@ -1,12 +1,11 @@
-"""Losses with a mean inside, for a batch and a memory: ``value, state = loss(..., state, beta=...)``.
+"""Losses with a tracked mean inside: ``value, state = loss(..., state, beta=...)``.
 
 Each is a few lines around ``nx.track``, whose ``beta`` and ``lagged`` it takes. The state is
 ``nx.track_init(0.0)``, and for losses that take an ``index`` it has one row per row of the data,
-``nx.track_init(0.0, n=...)``. With beta=1 nothing is remembered. ``nestax.torch`` has the same losses
-as modules.
+``nx.track_init(0.0, n=...)``. With beta=1 nothing is remembered.
 
-Losses over some of the rows, events or positives, are divided by the number of all rows in the batch. A
-division by how many of the former it happens to hold would bring back a bias that no memory removes.
+Losses over positive rows are divided by the number of all rows in the batch. A division by how many of
+the former it happens to hold would bring back a bias that no memory removes.
 """
 
 from typing import Any
@@ -97,63 +96,6 @@ def info_nce(
     s = jnp.where(own, -jnp.inf, s) + np.log(rows / (rows - 1))
     each, state = log_mean_exp(s, state, index, **memory)
     return jnp.mean(each), state
-
-
-def cox(
-    risk: Array,
-    time: Array,
-    event: Array,
-    state: TrackState | None,
-    index: Any,
-    *,
-    ties: Array | None = None,
-    **memory: Any,
-) -> Tracked:
-    """Cox's negative log partial likelihood per row: 1/n Σ_i δ_i (log Σ_{j: T_j ≥ T_i} e^{h_j} − h_i).
-
-    δ_i tells events from censored rows, i and j range over all n rows of the data. A batch holds some of
-    them, drawn without replacement: beside row i its other rows stand for the other n − 1, and every row
-    remembers its own sum.
-
-    Args:
-        risk: h, the log hazard of every row of the batch.
-        time, event: when its follow-up ended, and whether with an event (1) or censored (0).
-        state: ``nx.track_init(0.0, n=n)``.
-        index: the rows of the data that the batch is.
-        ties: of every row of the batch, from ``efron_ties(time, event)`` of all the data; None leaves
-            tied events in each other's risk sets, as Breslow does.
-
-    Reference: Cox, J. R. Stat. Soc. B 1972; Breslow, Biometrics 1974; Efron, J. Am. Stat. Assoc. 1977.
-    """
-    n = _rows_of_data("cox", state)
-    rows = _batch("cox", risk)
-    time, event = jnp.asarray(time), jnp.asarray(event)
-    share = jnp.where(jnp.eye(rows, dtype=bool), 1.0, (n - 1) / (rows - 1)).astype(risk.dtype)
-    inside = (time[None, :] >= time[:, None]).astype(risk.dtype)
-    if ties is not None:
-        tied = (time[None, :] == time[:, None]) & (event[None, :] > 0)
-        inside = inside - jnp.asarray(ties, risk.dtype)[:, None] * tied
-    counts = share * inside
-    # A logarithm of 0 would make a derivative of NaN, even where it is not chosen.
-    at_risk = counts > 0
-    weight = jnp.log(jnp.where(at_risk, counts, 1))
-    s = jnp.where(at_risk, risk[None, :] + weight, -jnp.inf) + np.log(rows)
-    total, state = log_mean_exp(s, state, index, **memory)
-    return jnp.mean(jnp.where(event > 0, total - risk, 0)), state
-
-
-def efron_ties(time: Any, event: Any) -> np.ndarray:
-    """What Efron's method takes off: l/d for event l = 0, 1, … of the d events at one time, else 0.
-
-    To be computed once, of all the data.
-    """
-    time = np.asarray(time)
-    happened = np.asarray(event) > 0
-    ties = np.zeros(len(time))
-    for when in np.unique(time[happened]):
-        tied = np.flatnonzero(happened & (time == when))
-        ties[tied] = np.arange(len(tied)) / len(tied)
-    return ties
 
 
 def average_precision(
