@@ -340,7 +340,7 @@ def test_a_program_in_other_words_goes_on_where_versions_have_changed(tmp_path, 
         return Fingerprint(parts | {"program": hashlib.sha256(text.encode()).hexdigest()}, text)
 
     monkeypatch.setattr(keeping, "fingerprint", in_other_words)
-    with pytest.raises(nx.SettingError, match="a function, or a number inside .* has changed: in the"):
+    with pytest.raises(nx.SettingError, match=r"a function, or a number inside .* has changed: in the"):
         again()
     monkeypatch.setattr(keeping, "made_with", lambda: now | {"jax": "99"})
     with pytest.warns(UserWarning, match=rf"other versions \(jax {now['jax']} → 99\).*stablehlo.plus"):

@@ -47,8 +47,8 @@ def name_failure(compiled: Compiled, at: At, recorded: int | None) -> str:
         )
     return (
         f"{what} became infinite or NaN at step {at.step + 1:,}, after the record of step {recorded:,}; "
-        "the result is the last finite state. Lower the learning rate, enlarge the batch, give the level "
-        "a project= or a smoother function."
+        "the result is the last finite state. Lower the learning rate, enlarge the batch, give the "
+        "level a project= or a smoother function."
     )
 
 

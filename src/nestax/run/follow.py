@@ -277,7 +277,7 @@ def _go_on(
                 chunk = compiled.advance(at, 1, 0)
                 at = chunk.after
                 book.add(chunk, 0)
-                why = watch.ask(book.rows, lambda: at) if rules.look else None
+                why = watch.ask(book.rows, functools.partial(At, *at)) if rules.look else None
             why = why or late
             if why:
                 return Ended(at, book, Status.SUCCESS, why)
