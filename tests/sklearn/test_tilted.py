@@ -19,7 +19,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import nestax as nx
 from nestax.loop.compiled import TRACES
 from nestax.run.result import Status
-from nestax.sklearn import TiltedClassifier, TiltedRegressor, tilted
+from nestax.sklearn import TiltedClassifier, TiltedRegressor, linear, tilted
 
 #: All tests have at most 512 rows and 16 features, and numbers of steps that share their programs: draws
 #: are made ahead for parts of a run of equal length.
@@ -45,8 +45,11 @@ TARGETS = X @ [1.0, 0.02, -100.0] + 0.3 * np.random.default_rng(1).normal(size=4
 TARGETS[::20] += 30
 
 
+FIXED = {"inner_tilt": -2.0, "outer_tilt": 10.0, "l2": 0.01, "balanced": False}
+
+
 def classifier(**settings):
-    return TiltedClassifier(**({"max_iter": STEPS, "random_state": 0} | settings))
+    return TiltedClassifier(**({"max_iter": STEPS, "random_state": 0} | FIXED | settings))
 
 
 def regressor(**settings):
@@ -322,10 +325,10 @@ def test_a_run_that_is_interrupted_or_breaks_down_is_no_fit(monkeypatch):
 
         return fake
 
-    monkeypatch.setattr(tilted, "minimize", ended(Status.INTERRUPTED))
+    monkeypatch.setattr(linear, "minimize", ended(Status.INTERRUPTED))
     with pytest.raises(KeyboardInterrupt):
         classifier().fit(X, NAMES)
-    monkeypatch.setattr(tilted, "minimize", ended(Status.NONFINITE))
+    monkeypatch.setattr(linear, "minimize", ended(Status.NONFINITE))
     with pytest.warns(ConvergenceWarning, match="It broke"):
         classifier().fit(X, NAMES)
 

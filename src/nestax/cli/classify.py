@@ -44,6 +44,7 @@ def classify_file(
         known,
         inner_tilt=inner_tilt,
         outer_tilt=outer_tilt,
+        balanced=False,
         l2=l2,
         method=method,
         max_iter=steps,
