@@ -261,7 +261,7 @@ class TiltedRuns:
         return Table(["method", *columns], rows)
 
     def apart(self) -> Table:
-        """SMVR less every other method on the same split, mean ± standard error; negative F is better."""
+        """SMVR less every other method on the same split, mean ± standard error; a lower F is better."""
         columns = ["set", "SMVR less", "F", "lower on", "rare %", "overall %"]
         rows = []
         for name, trials in self.trials.items():
@@ -423,7 +423,7 @@ def reproduce_term(
         sets: features and labels 0 and 1 by name; label 1 becomes the rare one.
         seeds: runs that are reported; run k has split k.
         tune_seeds: further splits that choose the settings.
-        steps: the budget of a run, as steps with a batch a level, and the length of the full-gradient run.
+        steps: the budget of a run, as steps with a batch a level; the full gradient's run is as long.
         batch_size: draws of either class a step; half as many as rows of both together.
         rates: learning rates.
         batches: one of ``SETUPS``.
@@ -443,7 +443,8 @@ def reproduce_term(
         tuning = lanes(choosing)
         reported = lanes(reported_seeds)
         one = reported[0].split
-        rows = (*(len(labels) for _, labels in one.groups), len(one.y_test))
+        common, rare = (len(labels) for _, labels in one.groups)
+        rows = (common, rare, len(one.y_test))
         file = None if cells is None else cells / f"{batches}-{name.lower()}.json"
         cell = _read(file, [*sizes_of_runs, *rows]) or Cell([*sizes_of_runs, *rows], {}, {})
         if not cell.references:
@@ -505,19 +506,22 @@ def _plain(x: np.ndarray) -> list[Any]:
     return (short(x) if x.ndim == 2 else x).tolist()
 
 
+def _arrays(held: dict[str, Any]) -> dict[str, Any]:
+    return {name: np.asarray(x) if isinstance(x, list) else x for name, x in held.items()}
+
+
 def _read(file: Path | None, sizes: list[float] | None) -> Cell | None:
     """What an earlier run has kept; refused if it was made with other sizes."""
     if file is None or not file.is_file():
         return None
-    arrays = lambda held: {k: np.asarray(v) if isinstance(v, list) else v for k, v in held.items()}
     try:
         held = json.loads(file.read_text())
-        references = {name: Fits(**arrays(fits)) for name, fits in held["references"].items()}
+        references = {name: Fits(**_arrays(fits)) for name, fits in held["references"].items()}
         trials = {}
         for name, trial in held["trials"].items():
-            fits = Fits(**arrays(trial.pop("fits")))
+            fits = Fits(**_arrays(trial.pop("fits")))
             seconds = tuple(trial.pop("seconds"))
-            trials[name] = SetRuns(**arrays(trial), fits=fits, seconds=seconds)
+            trials[name] = SetRuns(**_arrays(trial), fits=fits, seconds=seconds)
         cell = Cell(held["sizes"], references, trials)
     except (ValueError, TypeError, KeyError, AttributeError):
         raise ProblemError(f"{file} is no cell of this experiment: delete it.") from None
