@@ -256,7 +256,7 @@ class TiltedRuns:
             for name in self.references:
                 loss = self._ends(name)[method].loss
                 above = self._above(name, method)
-                cells += [f"{loss.mean():.4f}", "–" if method == FULL else _paired(above, 4)]
+                cells += [f"{loss.mean():.4f}", "–" if method == FULL else paired(above, 4)]
             rows.append([method, *cells])
         return Table(["method", *columns], rows)
 
@@ -271,8 +271,8 @@ class TiltedRuns:
                     continue
                 loss = own.loss - fits.loss
                 lower = f"{np.sum(loss < 0)} of {len(loss)}"
-                points = [_paired(x, 1) for x in (own.rare - fits.rare, own.overall - fits.overall)]
-                rows.append([name, method, _paired(loss, 4), lower, *points])
+                points = [paired(x, 1) for x in (own.rare - fits.rare, own.overall - fits.overall)]
+                rows.append([name, method, paired(loss, 4), lower, *points])
         return Table(columns, rows)
 
     def details(self) -> Table:
@@ -353,14 +353,14 @@ class TiltedRuns:
         return (
             f"SMVR {verb} at the lowest F of the {len(loss)} methods, {loss['SMVR'].mean():.4f} against "
             f"{loss[other].mean():.4f} of {other}; on the same split the difference is "
-            f"{_paired(apart, 4)}, and it is the lowest on {lowest.sum()} of {len(lowest)} splits."
+            f"{paired(apart, 4)}, and it is the lowest on {lowest.sum()} of {len(lowest)} splits."
         )
 
     def _distance(self, name: str) -> str:
         """How far the accuracy of SMVR on the rare class is from that of every reference."""
         own = self.trials[name]["SMVR"].fits.rare
         words = [
-            f"{_paired(own - self.references[name][reference].rare, 1)} from {reference}"
+            f"{paired(own - self.references[name][reference].rare, 1)} from {reference}"
             for reference in (FULL, ONWARDS, ANEW)
         ]
         return f"Its accuracy on the rare class, in points: {', '.join(words)}."
@@ -718,7 +718,7 @@ def _spread(x: np.ndarray, axis: int | None = None) -> Any:
         return np.std(x, axis=axis)
 
 
-def _paired(x: np.ndarray, digits: int) -> str:
+def paired(x: np.ndarray, digits: int) -> str:
     """The mean over runs of a difference on the same split, and its standard error."""
     error = _spread(x) / np.sqrt(max(1, len(x) - 1))
     return f"{x.mean():+.{digits}f} ± {error:.{digits}f}"
