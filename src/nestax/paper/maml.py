@@ -25,7 +25,7 @@ steps      SMVR-ADAM has the Adam-type rule of the paper, which averages squares
            "first moment" is Adam itself
 baselines  the same two steps on the same draws without any memory ("Plain-ADAM", "Plain, first
            moment"), and Adam on episodes, as is usual: 20,000 tasks whose support images are fixed, in
-           full in each of the five steps. Those inner levels have no noise, and the problem has one level
+           full in each of the five steps. Those inner levels have no noise: there is one level
 tuning     two learning rates times two values of a knob, chosen by the accuracy on training tasks over
            the last third of a run with the first seed; the best is run with the other seeds too
 accuracy   on 100 of the training tasks and on 400 test tasks, after five steps on "shots" images a class
