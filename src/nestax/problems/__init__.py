@@ -20,6 +20,8 @@ from nestax.problems.robust.divergences import KL as KL
 from nestax.problems.robust.divergences import ChiSquare as ChiSquare
 from nestax.problems.robust.divergences import CVaR as CVaR
 from nestax.problems.robust.dro import dro as dro
+from nestax.problems.survival.cox import cox as cox
+from nestax.problems.survival.cox import exact_cox as exact_cox
 from nestax.problems.tilted.hierarchical_term import groups_of as groups_of
 from nestax.problems.tilted.hierarchical_term import hierarchical_term as hierarchical_term
 from nestax.problems.tilted.term import term as term
