@@ -40,6 +40,12 @@ class Unit(enum.StrEnum):
     FRACTION = "fraction"
 
 
+class Batches(enum.StrEnum):
+    STRATIFIED = "stratified"
+    POOLED = "pooled"
+    BOTH_LEVELS = "both-levels"
+
+
 class Constraint(enum.StrEnum):
     SIMPLEX = "simplex"
     BOX = "box"
@@ -284,12 +290,22 @@ def reproduce_term(
     full: Annotated[
         bool, typer.Option("--full", help="Four data sets and 20 runs: a quarter of an hour on 2 cores.")
     ] = False,
+    batches: Annotated[
+        Batches,
+        typer.Option(help="A batch of either class; of both together; or that, and classes as well."),
+    ] = Batches.STRATIFIED,
+    only: Annotated[
+        str | None, typer.Option(help="Data sets of --full, separated by semicolons; all by default.")
+    ] = None,
     seeds: Annotated[
         int | None, typer.Option(min=1, help="Splits that are reported; 20 with --full, or else 5.")
     ] = None,
     tune_seeds: Annotated[
         int | None,
         typer.Option(min=1, help="Splits that choose the settings; 8 with --full, or else 3."),
+    ] = None,
+    cells: Annotated[
+        Path | None, typer.Option(help="Folder in which every set's runs are kept, and found again.")
     ] = None,
     json: JsonOption = False,
     out: OutOption = None,
