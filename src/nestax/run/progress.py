@@ -64,7 +64,7 @@ def _on_terminal(total: int) -> Iterator[Callable[..., None]]:
 @contextmanager
 def _in_notebook(total: int) -> Iterator[Callable[..., None]]:
     """A bar below the cell, which is HTML and needs no widgets; it is gone when the run has ended."""
-    from IPython.display import HTML, display
+    from IPython.display import HTML, display  # pyright: ignore[reportMissingImports]
 
     began = time.perf_counter()
     first = 0
