@@ -162,7 +162,7 @@ def ratio(one: Point, other: Point) -> tuple[float, float, float]:
     return one.samples / other.samples, *_interval(again[finite], finite)
 
 
-def _interval(resampled: Any, finite: np.ndarray) -> tuple[float, float]:
+def _interval(resampled: Any, finite: Any) -> tuple[float, float]:
     low, high = np.quantile(resampled if len(resampled) else [math.nan], [0.025, 0.975])
     # Where more than a few resampled runs do not arrive, there is no upper end.
     return float(low), float(high) if finite.mean() > 0.975 else math.inf
