@@ -158,8 +158,8 @@ def stop(point: Point) -> str:
 
 def beside(points: list[Point], best: dict[float, Point]) -> str:
     """How many times the samples of SMVR, at the smallest ε that both have reached."""
-    both = [p for p in points if math.isfinite(p.samples) and math.isfinite(best[p.eps].samples)]
-    if not both or points[0] is best[points[0].eps]:
+    both = [p for p in points if p.again and p.eps in best and best[p.eps].again]
+    if not both or both[-1] is best[both[-1].eps]:
         return "–"
     return f"{interval(ratio(both[-1], best[both[-1].eps]))} at {both[-1].eps:.2g}"
 
