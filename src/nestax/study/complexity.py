@@ -3,8 +3,8 @@
 N(ε) is the least number of samples after which E‖∇F(w_τ)‖ ≤ ε, τ uniform over the steps so far: what the
 theorems bound. Of a method that returns an average, w_τ are its averages. Learning rate and forgetting
 rate are constant in a run and chosen for each ε, so that no schedule takes part. The problem changes
-with ε too (``nx.problems.sloped_chain``, ``zero_chain``): a bound says what happens on the worst problem for
-each ε, and on a fixed one the way from the start soon costs nothing.
+with ε too (``nx.problems.sloped_chain``, ``zero_chain``): a bound says what happens on the worst problem
+for each ε, and on a fixed one the way from the start soon costs nothing.
 """
 
 import dataclasses
