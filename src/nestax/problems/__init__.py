@@ -3,8 +3,10 @@
 from nestax.problems.chains.convex_chain import convex_chain as convex_chain
 from nestax.problems.chains.sloped_chain import sloped_chain as sloped_chain
 from nestax.problems.chains.smooth_chain import smooth_chain as smooth_chain
+from nestax.problems.chains.zero_chain import zero_chain as zero_chain
 from nestax.problems.coupled.average_precision import average_precision as average_precision
 from nestax.problems.coupled.global_contrastive import global_contrastive as global_contrastive
+from nestax.problems.coupled.partial_auc import partial_auc as partial_auc
 from nestax.problems.few_shot import networks as networks
 from nestax.problems.few_shot.maml import maml as maml
 from nestax.problems.few_shot.tasks import Tasks as Tasks
