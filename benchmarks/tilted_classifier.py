@@ -64,7 +64,8 @@ def source(name: str) -> tuple[np.ndarray, np.ndarray]:
     path = Path(found.origin).parent / "data" / "balanced" / "raw" / f"{name}.dat"
     table = [[cell.strip() for cell in row] for row in csv.reader(path.open()) if row]
     columns = [numbers(column) for column in zip(*table, strict=True)]
-    return np.column_stack(columns[:-1]), np.asarray([row[-1] for row in table])
+    _, y = np.unique([row[-1] for row in table], return_inverse=True)
+    return np.column_stack(columns[:-1]), y
 
 
 def numbers(column: tuple[str, ...]) -> np.ndarray:

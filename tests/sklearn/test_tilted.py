@@ -20,6 +20,7 @@ import nestax as nx
 from nestax.loop.compiled import TRACES
 from nestax.run.result import Status
 from nestax.sklearn import TiltedClassifier, TiltedRegressor, linear, tilted
+from nestax.sklearn.tilted_rows import TiltedRows
 
 #: All tests have at most 512 rows and 16 features, and numbers of steps that share their programs: draws
 #: are made ahead for parts of a run of equal length.
@@ -212,7 +213,8 @@ def test_a_class_that_is_taken_for_wrong_labels_is_a_warning():
     share, common = np.mean(sides, axis=1), np.array([np.mean(Y[side] == 0) for side in sides])
     always = tilted_mean(np.log(common) / -2, 10, share)
     np.testing.assert_allclose(fitted.objective_, always, rtol=1e-2)
-    advice = fitted.set_params(inner_tilt=0)._doubt(fitted._kept)
+    fitted.tilt_ = 0.0
+    advice = fitted._doubt(fitted._kept)
     assert advice == "every row is predicted to be of class common: raise outer_tilt, or add features."
 
 
@@ -239,6 +241,7 @@ def test_partial_fit_is_one_run_trackers_included():
     once = classifier()
     once._read(X, NAMES, first=True)
     once._begin(X, np.unique(NAMES))
+    once._choose(X, NAMES, None)
     carry = once._run(once._split(X, NAMES, None), 2 * 25, 1, tilted.Decay(1 / 2))
     carries_are_equal(streamed._carry, carry)
     np.testing.assert_array_equal(streamed.coef_, once.coef_)
@@ -341,6 +344,40 @@ def test_warnings_of_steps_too_long_and_groups_too_small():
         classifier(inner_tilt=-0.1).fit(X, NAMES, lonely)
 
 
+def test_the_risk_that_settings_are_chosen_by_is_that_of_the_fit():
+    """Both closed forms agree, and the gradient is the derivative."""
+    for y, classes in ((NAMES, 2), (THREE, 3)):
+        model = classifier(balanced=True).fit(X, y)
+        Z = StandardScaler().fit_transform(X)
+        number = np.searchsorted(model.classes_, y)
+        rows = TiltedRows(Z, number, number, classes, model.outer_tilt, True)
+        slopes = (model.coef_ * X.std(axis=0)).T
+        at = np.vstack([slopes, model.intercept_ + model.coef_ @ X.mean(axis=0)]).ravel()
+        value, grad = rows.value_and_grad(at, model.tilt_, model.l2_)
+        np.testing.assert_allclose(value, model.objective_, rtol=1e-9)
+        of = lambda w, rows=rows: rows.value_and_grad(w, -2.0, 0.01)[0]
+        step = 1e-6 * np.eye(len(at))
+        slope = [(of(at + e) - of(at - e)) / 2e-6 for e in step]
+        np.testing.assert_allclose(grad, slope, atol=1e-7)
+
+
+def test_tilts_are_chosen_by_the_labels_that_there_are():
+    """Wrong labels of a rare class ask for a negative tilt or a strong penalty, right ones do not."""
+    rng = np.random.default_rng(0)
+    y = np.arange(1_200) % 2
+    Z = rng.normal(size=(1_200, 3)) + 3.0 * y[:, None]
+    Z[:400, 0] += 20 * y[:400]  # far out, so that a wrong label there costs much
+    wrong = np.where(rng.random(1_200) < 0.25, 1 - y, y)
+    noisy = TiltedClassifier(l2=0.01, max_iter=STEPS, random_state=0).fit(Z, wrong)
+    assert noisy.tilt_ < 0
+    known = classifier(inner_tilt="auto", l2="auto").fit(X, NAMES)
+    assert known.tilt_ in (0.0, -1.0, -2.0)
+    assert known.l2_ in (1.0, 0.1, 0.01, 1 / 400)
+    with pytest.warns(UserWarning, match="group True has a single row"):
+        alone = classifier(inner_tilt="auto").fit(X[:60], np.arange(60) == 7)
+    assert alone.tilt_ == 0
+
+
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
@@ -360,6 +397,13 @@ def test_settings_are_refused_in_one_sentence(settings, sentence):
         classifier(**settings).fit(X, NAMES)
     with pytest.raises(nx.SettingError, match=sentence):
         regressor(**settings).partial_fit(X, TARGETS)
+
+
+def test_what_cannot_be_chosen_is_refused():
+    with pytest.raises(nx.SettingError, match="cv must be at least 2, for rows are held out; got 1"):
+        classifier(cv=1).fit(X, NAMES)
+    with pytest.raises(nx.SettingError, match="inner_tilt must be a finite number; got 'auto'"):
+        regressor(inner_tilt="auto").fit(X, TARGETS)
 
 
 @pytest.mark.parametrize(

@@ -178,11 +178,6 @@ class LinearModel(BaseEstimator, abc.ABC):
         )
         return True
 
-    @property
-    @abc.abstractmethod
-    def _loss(self) -> str:
-        """A name in ``nestax.problems.losses``."""
-
     @abc.abstractmethod
     def _begin_targets(self, y: np.ndarray) -> tuple[int, ...]:
         """Learns how targets become numbers; the shape of the scores of a row."""
@@ -191,21 +186,26 @@ class LinearModel(BaseEstimator, abc.ABC):
     def _targets(self, y: np.ndarray) -> np.ndarray:
         """Targets as numbers that the loss understands."""
 
-    @abc.abstractmethod
+    @property
+    def _loss(self) -> str:
+        """A name in ``nestax.problems.losses``, where rows have losses of their own."""
+        raise NotImplementedError
+
     def _losses(self, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
         """The loss of every row."""
+        raise NotImplementedError
 
-    @abc.abstractmethod
     def _targets_of_risk(self, risk: float) -> np.ndarray:
         """Two targets whose losses at weights of zero have this tilted mean."""
+        raise NotImplementedError
 
     @abc.abstractmethod
     def _keep(self, coef: np.ndarray, intercept: np.ndarray) -> None:
         """Keeps weights for features as they were given, and targets as numbers."""
 
 
-class LinearClassifier(ClassifierMixin, LinearModel):
-    """Logistic loss, or the multinomial one for three classes and more."""
+class LinearScores(ClassifierMixin, LinearModel):
+    """Classes as numbers, and scores: one for two classes, else one a class."""
 
     def decision_function(self, X: Any) -> np.ndarray:
         """The score of the second of two classes, positive where it is predicted; else one a class."""
@@ -213,6 +213,32 @@ class LinearClassifier(ClassifierMixin, LinearModel):
         X = validate_data(self, X, dtype=np.float64, reset=False)
         scores = X @ self.coef_.T + self.intercept_
         return scores.ravel() if len(self.classes_) == 2 else scores
+
+    def _begin_targets(self, y: np.ndarray) -> tuple[int, ...]:
+        check_classification_targets(y)
+        classes = np.unique(y)
+        if len(classes) < 2:
+            raise ProblemError(
+                f"there is one class only, {classes[0]}: a classifier needs rows of two or more."
+            )
+        self.classes_ = classes
+        return () if len(classes) == 2 else (len(classes),)
+
+    def _targets(self, y: np.ndarray) -> np.ndarray:
+        unknown = y[~np.isin(y, self.classes_)]
+        if len(unknown):
+            raise ProblemError(
+                f"y holds {unknown[0]}, which is none of the classes {self.classes_.tolist()}."
+            )
+        return np.searchsorted(self.classes_, y).astype(float if len(self.classes_) == 2 else np.int32)
+
+    def _keep(self, coef: np.ndarray, intercept: np.ndarray) -> None:
+        self.coef_ = np.atleast_2d(coef)
+        self.intercept_ = np.atleast_1d(intercept)
+
+
+class LinearClassifier(LinearScores):
+    """Logistic loss, or the multinomial one for three classes and more."""
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """The logarithms of ``predict_proba``."""
@@ -234,34 +260,12 @@ class LinearClassifier(ClassifierMixin, LinearModel):
     def _loss(self) -> str:
         return "logistic" if len(self.classes_) == 2 else "multinomial"
 
-    def _begin_targets(self, y: np.ndarray) -> tuple[int, ...]:
-        check_classification_targets(y)
-        classes = np.unique(y)
-        if len(classes) < 2:
-            raise ProblemError(
-                f"there is one class only, {classes[0]}: a classifier needs rows of two or more."
-            )
-        self.classes_ = classes
-        return () if len(classes) == 2 else (len(classes),)
-
-    def _targets(self, y: np.ndarray) -> np.ndarray:
-        unknown = y[~np.isin(y, self.classes_)]
-        if len(unknown):
-            raise ProblemError(
-                f"y holds {unknown[0]}, which is none of the classes {self.classes_.tolist()}."
-            )
-        return np.searchsorted(self.classes_, y).astype(float if len(self.classes_) == 2 else np.int32)
-
     def _losses(self, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
         return -log_shares(scores)[np.arange(len(scores)), targets.astype(int)]
 
     def _targets_of_risk(self, risk: float) -> np.ndarray:
         del risk
         return np.arange(2)  # all labels have the same loss there
-
-    def _keep(self, coef: np.ndarray, intercept: np.ndarray) -> None:
-        self.coef_ = np.atleast_2d(coef)
-        self.intercept_ = np.atleast_1d(intercept)
 
 
 class LinearRegressor(RegressorMixin, LinearModel):
