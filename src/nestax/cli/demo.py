@@ -63,9 +63,7 @@ def _with_weights(outcome: Outcome, table: Returns, best: np.ndarray, run: Sweep
         for k in np.argsort(-mean, kind="stable")
     ]
     weights = Table(["asset", "found", "±", "exact"], rows)
-    caption = (
-        f"Weights in percent that SnapshotSMVR found, mean ± standard deviation of {len(found)} runs"
-    )
+    caption = f"Weights in percent that SnapshotSMVR found, mean ± std of {len(found)} runs"
 
     named = dict(zip(table.assets, (mean / 100).tolist(), strict=True))
 
