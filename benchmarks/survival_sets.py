@@ -2,11 +2,12 @@
 
     make survival-sets     with the packages that it is checked against, in an environment of their own
 
-Four sets come with scikit-survival and one with lifelines; words become one column a value but the first, rows with gaps and
-columns that say the same as others are left out, and features are standardised. On all rows
-``nx.problems.exact_cox`` is compared with scikit-survival and lifelines, weights and seconds. By small
-batches a linear log hazard is trained for 3,000 steps of descent whose rate falls linearly to nothing,
-on three quarters of the rows, others for every seed; the rate is chosen on seeds of its own from seven.
+Four sets come with scikit-survival and one with lifelines; words become one column a value but the
+first, rows with gaps and columns that say the same as others are left out, and features are standard-
+ised. On all rows ``nx.problems.exact_cox`` is compared with scikit-survival and lifelines, weights and
+seconds. By small batches a linear log hazard is trained for 3,000 steps of descent whose rate falls
+linearly to nothing, on three quarters of the rows, others for every seed; the rate is chosen on seeds of
+its own.
 """
 
 import functools
