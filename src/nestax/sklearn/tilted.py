@@ -45,6 +45,8 @@ KEPT_ROWS = 512
 #: What "auto" chooses from.
 TILTS = (0.0, -1.0, -2.0)
 PENALTIES = (1.0, 0.1, 0.01)
+#: How many standard errors of its score the first of them has to be behind to be left.
+MARGIN = 0.5
 
 #: Largest product of a tilt and a reference that single precision has room for.
 ROOM = 120.0
@@ -214,7 +216,8 @@ class TiltedClassifier(LinearClassifier, TiltedModel):
             classes, a negative τ may take the rarer ones for wrong labels; ``fit`` warns if one class is
             all that is left. "auto" takes the best of 0, −1 and −2 for held-out rows, by the mean over
             the groups of the share of rows that are predicted right: unlike the share of all rows, wrong
-            labels shift it without changing what is best.
+            labels shift it without changing what is best. Where the groups have few rows, and nothing is
+            clearly better, it stays at 0.
         outer_tilt: t, across groups. Positive: the worst group counts most. 0: their mean.
         balanced: whether groups count equally, or by their shares of the rows.
         l2: strength of the penalty, for features with a standard deviation of one. With 0, classes
@@ -297,7 +300,7 @@ class TiltedClassifier(LinearClassifier, TiltedModel):
 
     def _choose(self, X: np.ndarray, y: np.ndarray, groups: Any) -> None:
         tilts = TILTS if self.inner_tilt == "auto" else (self.inner_tilt,)
-        penalties = (*PENALTIES, 1 / len(y)) if self.l2 == "auto" else (self.l2,)
+        penalties = (1 / len(y), *PENALTIES) if self.l2 == "auto" else (self.l2,)
         grid = [(tilt, l2) for tilt in tilts for l2 in penalties]
         self.tilt_, self.l2_ = grid[0]
         names, member = labels_of(groups, self._default_groups(y))
@@ -317,9 +320,12 @@ class TiltedClassifier(LinearClassifier, TiltedModel):
             )
             for k, scores in enumerate(part.fit(grid, rows[test])):
                 right[k, test] = log_shares(scores).argmax(axis=1) == targets[test]
-        shares = [[np.mean(of[member == g]) for g in range(len(names))] for of in right]
-        # Of settings that are equally good the first: those that trust the labels, and penalise most.
-        self.tilt_, self.l2_ = grid[int(np.argmax(np.mean(shares, axis=1)))]
+        shares = np.asarray([[np.mean(of[member == g]) for g in range(len(names))] for of in right])
+        means = shares.mean(axis=1)
+        # The first is weighted logistic regression; few rows of a class are no reason to leave it.
+        noise = np.sqrt(np.sum(shares[0] * (1 - shares[0]) / np.bincount(member))) / len(names)
+        if means.max() > means[0] + MARGIN * noise:
+            self.tilt_, self.l2_ = grid[int(np.argmax(means))]
 
     def _doubt(self, parts: dict[Any, Part]) -> str | None:
         """A negative inner tilt may take all of a class for wrong labels where groups mix classes."""
