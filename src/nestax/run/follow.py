@@ -242,7 +242,7 @@ def _go_on(
     single = not run.compiled.lanes
     watch = Watch(rules, compiled)
     if single and not book.finite:
-        return Ended(at, book, Status.NONFINITE, name_failure(compiled, at, at.step, at.step))
+        return Ended(at, book, Status.NONFINITE, name_failure(compiled, at, None))
     weights = _weights_of(compiled, at)
     try:
         if resumed:
@@ -272,7 +272,13 @@ def _go_on(
             weights = _weights_of(compiled, at)
             if show:
                 show(at.step, **({rules.monitor: book.rows[-1][rules.monitor]} if rules.monitor else {}))
-            why = why or (rules.late() if chunk.strides else None)
+            late = rules.late()
+            if late and not chunk.strides:  # the last stride is a shorter one
+                chunk = compiled.advance(at, 1, 0)
+                at = chunk.after
+                book.add(chunk, 0)
+                why = watch.ask(book.rows, functools.partial(At, *at)) if rules.look else None
+            why = why or late
             if why:
                 return Ended(at, book, Status.SUCCESS, why)
             if at.step < end:
@@ -315,8 +321,8 @@ def _failed(
         carry = dataclasses.replace(chunk.after.carry, w=w, average=average)
         at = At(carry, chunk.before.step)
         return Ended(at, book, Status.NONFINITE, without_trackers(chunk.before.step))
-    at, first, last = last_finite(compiled, chunk, bad)
-    return Ended(at, book, Status.NONFINITE, name_failure(compiled, at, first, last))
+    at = last_finite(compiled, chunk, bad)
+    return Ended(at, book, Status.NONFINITE, name_failure(compiled, at, book.step))
 
 
 @contextlib.contextmanager
