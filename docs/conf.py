@@ -1,12 +1,12 @@
-"""The site: ``make docs``. What is not a page of its own is written by ``site_pages`` when a build begins."""
+"""The site: ``make docs``. What is no page of its own is written by ``site_pages`` as a build begins."""
 
 import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
-import nestax
-import site_pages
+import nestax  # noqa: E402
+import site_pages  # noqa: E402
 
 # This module is reached through nx.problems, and lies elsewhere.
 sys.modules["nestax.problems.networks"] = nestax.problems.networks

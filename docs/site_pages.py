@@ -1,8 +1,8 @@
 """What the site has besides the pages in this folder: sections, names, methods, commands, llms.txt.
 
-``index.md`` decides what belongs where: a heading is a section, a line is a page. A page that it does not
-name is in no section, and the build says so. Everything here is written as reStructuredText into folders
-that git ignores, before Sphinx looks for its sources.
+``index.md`` decides what belongs where: a heading is a section, a line is a page. A page that it does
+not name is in no section, and the build says so. Everything here is written as reStructuredText into
+folders that git ignores, before Sphinx looks for its sources.
 """
 
 import ast
@@ -145,6 +145,10 @@ def names_of(module: types.ModuleType) -> list[str]:
 
 def write_names(folder: Path) -> str:
     """Tables of all public names; a page for each is made by autosummary."""
+    return write_names_of_top(folder) + write_names_of_modules(folder)
+
+
+def write_names_of_top(folder: Path) -> str:
     from nestax.estimators.registry import classes
 
     estimators = set(classes()) | {"PerBlock"}
@@ -155,18 +159,26 @@ def write_names(folder: Path) -> str:
         topics["More"] = sorted(rest, key=str.lower)
     topics["What a run returns"].remove("COLUMNS")
     (folder / "reference" / "columns.rst").write_text(columns_text())
-    text = ["\n\n``import nestax as nx``. Every name below has a page. :doc:`/command-line` tells what can be typed.\n"]
+    text = ["\n\n``import nestax as nx``. Every name has a page. To type: :doc:`/command-line`.\n"]
     for title, names in topics.items():
         text += [title_of(title, "-"), summary("nestax", names)]
         if title == "What a run returns":
-            text += [":doc:`nestax.COLUMNS </reference/columns>`: what a run can write down.\n", tree(["/reference/columns"])]
+            text += [
+                ":doc:`nestax.COLUMNS </reference/columns>`: what a run can write down.\n",
+                tree(["/reference/columns"]),
+            ]
     text += [title_of("Methods", "-"), "One page each: :doc:`/sections/methods`.\n"]
+    return "\n".join(text)
+
+
+def write_names_of_modules(folder: Path) -> str:
+    text = []
     for name in MODULES:
         if name in ("nnx", "torch"):
             text += write_framework(folder, name)
             continue
         module = operator.attrgetter(name)(nestax)
-        names = [each for each in names_of(module) if each not in public]
+        names = [each for each in names_of(module) if each not in nestax.__all__]
         sentence = (module.__doc__ or "").split("\n\n")[0].replace("\n", " ")
         text += [title_of(f"nx.{name}", "-"), sentence, "", summary(f"nestax.{name}", names)]
     return "\n".join(text)
@@ -174,7 +186,11 @@ def write_names(folder: Path) -> str:
 
 def columns_text() -> str:
     rows = [(f"``{name}``", escaped(words)) for name, words in nestax.COLUMNS.items()]
-    return title_of("nestax.COLUMNS") + "\n.. py:data:: nestax.COLUMNS\n\nWhat a run can write down.\n\n" + table(rows)
+    return (
+        title_of("nestax.COLUMNS")
+        + "\n.. py:data:: nestax.COLUMNS\n\nWhat a run can write down.\n\n"
+        + table(rows)
+    )
 
 
 def summary(module: str, names: list[str]) -> str:
@@ -183,7 +199,7 @@ def summary(module: str, names: list[str]) -> str:
 
 
 def write_framework(folder: Path, name: str) -> list[str]:
-    """Modules for PyTorch and Flax, which are not installed here: read off the source, a page for all of it."""
+    """A page for PyTorch or Flax, neither of which is installed here: read off the source."""
     place = Path(inspect.getfile(nestax)).parent / name
     files = sorted(place.glob("*.py")) if place.is_dir() else [place.with_suffix(".py")]
     sentence = ast.get_docstring(ast.parse(files[0].read_text()))
@@ -196,7 +212,10 @@ def write_framework(folder: Path, name: str) -> list[str]:
         text += class_text(f"nestax.{name}", each)
     (folder / "reference" / f"nestax.{name}.rst").write_text("\n".join(text))
     rows = [
-        (f":py:class:`nestax.{name}.{each.name}`", plain(ast.get_docstring(each).split("\n\n")[0].replace("\n", " ")))
+        (
+            f":py:class:`nestax.{name}.{each.name}`",
+            plain(ast.get_docstring(each).split("\n\n")[0].replace("\n", " ")),
+        )
         for each in sorted(found, key=lambda each: each.name)
     ]
     entry = f"nestax.{name} </reference/nestax.{name}>"
@@ -207,7 +226,9 @@ def class_text(module: str, tree: ast.ClassDef) -> list[str]:
     """A class as Sphinx writes one that it can import."""
     from sphinx.ext.napoleon import Config, GoogleDocstring
 
-    makers = [each for each in tree.body if isinstance(each, ast.FunctionDef) and each.name == "__init__"]
+    makers = [
+        each for each in tree.body if isinstance(each, ast.FunctionDef) and each.name == "__init__"
+    ]
     arguments = ast.unparse(makers[0].args).removeprefix("self").lstrip(", ") if makers else ""
     words = str(GoogleDocstring(ast.get_docstring(tree), Config()))
     lines = [f".. py:class:: {tree.name}({arguments})", f"   :module: {module}", ""]
@@ -220,8 +241,8 @@ def class_text(module: str, tree: ast.ClassDef) -> list[str]:
 def write_methods(folder: Path) -> str:
     """A page for each method: what it computes, what it costs, its settings and its paper."""
     from nestax.estimators.bibliography import BIBTEX
-    from nestax.estimators.registry import classes, methods
     from nestax.estimators.per_block import PerBlock
+    from nestax.estimators.registry import classes, methods
 
     (folder / "reference" / "references.bib").write_text("\n".join(BIBTEX.values()))
     for name, method in {**classes(), "PerBlock": PerBlock}.items():
@@ -230,13 +251,28 @@ def write_methods(folder: Path) -> str:
             facts = methods(name)
             rows = [row for row in facts.rows if row[0] != "reference" and row[1] not in ("", "–")]
             text += [title_of("What it costs and claims", "-"), table(rows, mark="facts")]
-            text += [f"Costs are per step and stochastic level, for a batch of b draws; n is the size of the population. :doc:`/methods` has all methods side by side.", ""]
+            text += [
+                "Costs are per step and stochastic level, for a batch of b draws; n is the size of the",
+                "population. :doc:`/methods` has all methods side by side.",
+                "",
+            ]
             keys = [key for key in (method.about.reference, method.about.also) if key]
             text += reference(keys, BIBTEX)
-        text += [f".. minigallery:: nestax.{name}", "   :add-heading: In the gallery", "   :heading-level: -", ""]
+        text += [
+            f".. minigallery:: nestax.{name}",
+            "   :add-heading: In the gallery",
+            "   :heading-level: -",
+            "",
+        ]
         (folder / "method" / f"{name}.rst").write_text("\n".join(text))
     names = [f"/method/{name}" for name in [*classes(), "PerBlock"]]
-    return tree(names, "One page each") + title_of("One page each", "-") + "\n" + methods_table() + BIBLIOGRAPHY
+    return (
+        tree(names, "One page each")
+        + title_of("One page each", "-")
+        + "\n"
+        + methods_table()
+        + BIBLIOGRAPHY
+    )
 
 
 #: The list of papers stands once, on the page of the section.
@@ -267,7 +303,9 @@ def methods_table() -> str:
     column = facts.columns.index
     for name, row in zip(classes(), facts.rows, strict=True):
         sentence = inspect.getdoc(classes()[name]).split("\n\n")[0].replace("\n", " ")
-        rows.append((f":doc:`{name} </method/{name}>`", row[column("levels")], row[column("samples")], sentence))
+        rows.append(
+            (f":doc:`{name} </method/{name}>`", row[column("levels")], row[column("samples")], sentence)
+        )
     return table(rows, ("method", "levels", "samples", "what it is"))
 
 
@@ -303,10 +341,19 @@ def command_text(name: str, function) -> str:
         for parameter in inspect.signature(function, eval_str=True).parameters.values()
         if typing.get_origin(parameter.annotation) is typing.Annotated
     ]
-    given = " ".join(each.name.upper() for each, _, info in settings if type(info).__name__ == "ArgumentInfo")
+    given = " ".join(
+        each.name.upper() for each, _, info in settings if type(info).__name__ == "ArgumentInfo"
+    )
     text = [title_of(f"``{name}``"), code(inspect.getdoc(function)), "", ".. code-block:: console", ""]
-    text += [f"   $ {name} {given} [OPTIONS]", "", table([setting_row(*each) for each in settings], SETTINGS)]
-    text += ["Commands with ``--config`` also take their settings from a TOML file: :doc:`/command-line`.", ""]
+    text += [
+        f"   $ {name} {given} [OPTIONS]",
+        "",
+        table([setting_row(*each) for each in settings], SETTINGS),
+    ]
+    text += [
+        "Commands with ``--config`` also take their settings from a TOML file: :doc:`/command-line`.",
+        "",
+    ]
     return "\n".join(text)
 
 
@@ -375,6 +422,10 @@ def with_links(text: str, above: str) -> str:
             return f"/{path.removeprefix('docs/')}"
         if path in PROJECT:
             return f"/project/{path.lower()}"
+        if re.fullmatch(r"examples/plot_\w+\.py", path):
+            return f"/gallery/{Path(path).stem}.rst"
+        if path == "examples/README.rst":
+            return "/gallery/index.rst"
         return f"{HOME}/{path}"
 
     if above == "./":
@@ -388,24 +439,28 @@ def with_output(folder: Path, name: str, text: str) -> str:
     kept = folder / "images" / "gallery" / name.split("/")[1]
     if not kept.with_suffix(".png").exists():
         return text
-    figure = f"\n.. image:: /images/gallery/{kept.name}.png\n   :alt: What this example draws\n   :class: kept\n\n"
-    text = text.replace(".. GENERATED FROM PYTHON SOURCE LINES", figure + ".. GENERATED FROM PYTHON SOURCE LINES", 1)
+    figure = f"\n.. image:: /images/gallery/{kept.name}.png\n   :alt: What this example draws\n\n"
+    text = text.replace(
+        ".. GENERATED FROM PYTHON SOURCE LINES", figure + ".. GENERATED FROM PYTHON SOURCE LINES", 1
+    )
     if kept.with_suffix(".txt").exists():
-        printed = f"It prints:\n\n.. literalinclude:: /images/gallery/{kept.name}.txt\n   :language: none\n\n"
+        printed = (
+            f"It prints:\n\n.. literalinclude:: /images/gallery/{kept.name}.txt\n   :language: none\n\n"
+        )
         text = re.sub(r"\n\.\. _sphx_glr_download", lambda m: f"\n{printed}{m[0]}", text, count=1)
     return text
 
 
 def read_docstring(app, what, name, value, options, lines: list[str]) -> None:
-    """The docstrings of nestax as Sphinx reads them: formulas keep their lines, and signs mean themselves.
+    """The docstrings of nestax for Sphinx: formulas keep their lines, and signs mean themselves.
 
-    A paragraph that begins with a name and a colon lists what an object holds. What stands indented by itself
-    is a formula.
+    A paragraph that begins with a name and a colon lists what an object holds. What stands indented by
+    itself is a formula.
     """
     if not getattr(value, "__module__", "nestax").startswith("nestax"):
         lines[:] = lines[:1]  # what scikit-learn and others say belongs to their own sites
         return
-    # Sphinx has moved all lines to the left until one stood at the margin. The last one tells where that is.
+    # Sphinx has moved all lines to the left until one stood at the margin. The last tells where it is.
     raw = getattr(value, "__doc__", None) or ""
     margin = len(raw) - len(raw.rstrip(" "))
     told = "\n".join(lines)
@@ -449,7 +504,9 @@ def finish(app, raised) -> None:
         return
     home = Path(find_spec("sphinx-mathjax-offline").origin).parent / "static" / "mathjax"
     place = Path(app.outdir) / "_static" / "mathjax"
-    shutil.copytree(home / "output" / "chtml" / "fonts", place / "output" / "chtml" / "fonts", dirs_exist_ok=True)
+    shutil.copytree(
+        home / "output" / "chtml" / "fonts", place / "output" / "chtml" / "fonts", dirs_exist_ok=True
+    )
     shutil.copy(home / "tex-chtml.js", place)
     (Path(app.outdir) / "llms.txt").write_text(llms_text(Path(app.srcdir)))
     from sphinx.util import logging
@@ -482,7 +539,9 @@ def llms_text(folder: Path) -> str:
     lines = [head[0], "", f"> {' '.join(head[1:]).strip()}", ""]
     for section in read_index(folder):
         lines += [f"## {section.title}", ""]
-        source = lambda page: "gallery/index.html" if page.path.endswith(".rst") else f"_sources/{page.name}.md.txt"
+        source = lambda page: (
+            "gallery/index.html" if page.path.endswith(".rst") else f"_sources/{page.name}.md.txt"
+        )
         lines += [f"- [{page.title}]({source(page)}): {page.words}" for page in section.pages]
         lines += [""]
     return "\n".join(lines)

@@ -2,9 +2,10 @@
 Cox's model from two rows at a time
 ===================================
 
-In Cox's partial likelihood every event is compared with all rows that are still at risk, so a loss of a batch compares
-it with the few that happen to be in the batch. A memory of every row's risk gives the loss of all rows, from batches of
-two. What difference does that make, where the hazards are not quite those of the model?
+In Cox's partial likelihood every event is compared with all rows that are still at risk, so a loss
+of a batch compares it with the few that happen to be in the batch. A memory of every row's risk
+gives the loss of all rows, from batches of two. What difference does that make, where the hazards
+are not quite those of the model?
 """
 
 # sphinx_gallery_thumbnail_path = 'images/gallery/plot_cox.png'
@@ -12,9 +13,10 @@ two. What difference does that make, where the hazards are not quite those of th
 import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
-import nestax as nx
 import numpy as np
 import optax
+
+import nestax as nx
 
 keys = jax.random.split(jax.random.key(0), 4)
 rows = 600
@@ -39,7 +41,7 @@ def within(w, state, batch):
 
 
 def fit(loss, batch, seen=24_000, rate=0.1):
-    """The mean of the weights over the second half of the steps, so that noise does not hide where they are."""
+    """The mean of the weights over the second half of the steps, as single ones are noisy."""
     steps = seen // batch
     optimizer = optax.sgd(optax.linear_schedule(rate, rate / 10, steps))
 
@@ -68,7 +70,10 @@ alone = [np.linalg.norm(fit(within, batch) - answer, axis=1) for batch in sizes]
 together = [np.linalg.norm(fit(remembered, batch) - answer, axis=1) for batch in sizes]
 
 figure, axes = plt.subplots(figsize=(7, 4.4), layout="constrained")
-for runs, colour, name in ((alone, "#ea7a2f", "the batch alone"), (together, "#1f5fa8", "with a memory of all rows")):
+for runs, colour, name in (
+    (alone, "#ea7a2f", "the batch alone"),
+    (together, "#1f5fa8", "with a memory of all rows"),
+):
     axes.loglog(sizes, np.mean(runs, axis=1), "-", color=colour, lw=2, label=name)
     axes.loglog(np.repeat(sizes, 3), np.ravel(runs), "o", color=colour, ms=4, alpha=0.5)
 axes.set(xlabel="rows in a batch", ylabel="distance from the weights of all rows")
@@ -83,6 +88,6 @@ for batch, one, other in zip(sizes, alone, together, strict=True):
 assert together[0].mean() < alone[0].mean() / 2
 
 # %%
-# **What was learned.** The likelihood of a batch has an optimum of its own, which is another one here, since the model
-# is only an approximation; it comes nearer as batches grow. With a memory of the risks, pairs of rows lead to the
-# weights that all rows give.
+# **What was learned.** The likelihood of a batch has an optimum of its own, which is another one
+# here, since the model is only an approximation; it comes nearer as batches grow. With a memory of
+# the risks, pairs of rows lead to the weights that all rows give.

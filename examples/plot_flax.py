@@ -2,8 +2,9 @@
 A network in Flax with a robust loss
 ====================================
 
-A KL-robust loss, λ·log E exp(loss/λ), looks at the rows that a network serves worst. The mean stands inside a logarithm,
-so a batch of eight is biased. ``nx.nnx.Tracked`` is a layer that remembers the mean; everything else is Flax.
+A KL-robust loss, λ·log E exp(loss/λ), looks at the rows that a network serves worst. The mean
+stands inside a logarithm, so a batch of eight is biased. ``nx.nnx.Tracked`` is a layer that
+remembers the mean; everything else is Flax.
 """
 
 # sphinx_gallery_thumbnail_path = 'images/gallery/plot_flax.png'
@@ -11,10 +12,10 @@ so a batch of eight is biased. ``nx.nnx.Tracked`` is a layer that remembers the 
 import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
-import nestax as nx
-import numpy as np
 import optax
 from flax import nnx
+
+import nestax as nx
 
 TEMPERATURE = 0.2
 keys = jax.random.split(jax.random.key(0), 2)
@@ -70,7 +71,9 @@ grid = jnp.linspace(-3, 3, 400)[:, None]
 figure, axes = plt.subplots(figsize=(7, 4.4), layout="constrained")
 axes.plot(x[:, 0], y, ".", ms=2, color="#9aa5b4", alpha=0.6)
 for (name, model), colour in zip(models.items(), ("#ea7a2f", "#1f5fa8"), strict=True):
-    axes.plot(grid[:, 0], model(grid), color=colour, lw=2, label=f"{name}: robust loss {robust(model):.3f}")
+    axes.plot(
+        grid[:, 0], model(grid), color=colour, lw=2, label=f"{name}: robust loss {robust(model):.3f}"
+    )
 axes.set(xlabel="x", ylabel="y", title="One row in twenty lies on the bump")
 axes.legend(frameon=False)
 plt.show()

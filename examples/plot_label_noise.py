@@ -2,17 +2,18 @@
 A robust loss against wrong labels
 ==================================
 
-The mean of a loss gives a row that is far on the wrong side as much say as it asks for. A tilted mean,
-(1/t)·log E exp(t·loss), gives such rows less where t is negative. The logarithm is taken of an expectation: a chain of
-two levels, and biased for plain batches.
+The mean of a loss gives a row that is far on the wrong side as much say as it asks for. A tilted
+mean, (1/t)·log E exp(t·loss), gives such rows less where t is negative. The logarithm is taken of
+an expectation: a chain of two levels, and biased for plain batches.
 """
 
 # sphinx_gallery_thumbnail_path = 'images/gallery/plot_label_noise.png'
 
 import matplotlib.pyplot as plt
-import nestax as nx
 import numpy as np
 import optax
+
+import nestax as nx
 
 rng = np.random.default_rng(3)
 rows = 400
@@ -50,15 +51,33 @@ colours = ("#ea7a2f", "#6aa0d8", "#1f5fa8", "#111827")
 for (name, w), colour in zip(fitted.items(), colours, strict=True):
     slope, offset = np.asarray(w["slope"]), float(w["intercept"])
     line = "--" if name.endswith("right") else "-"
-    axes.plot(across, -(offset + slope[0] * across) / slope[1], line, color=colour, lw=2, label=f"{name}: {right(w):.0%}")
-axes.set(xlim=(-4, 4), ylim=(-3.5, 3.5), title="Where the boundary goes, and how many of 4,000 new rows it gets right")
-figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+    axes.plot(
+        across,
+        -(offset + slope[0] * across) / slope[1],
+        line,
+        color=colour,
+        lw=2,
+        label=f"{name}: {right(w):.0%}",
+    )
+axes.set(
+    xlim=(-4, 4),
+    ylim=(-3.5, 3.5),
+    title="Where the boundary goes, and how many of 4,000 new rows it gets right",
+)
+figure.legend(
+    *axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False, fontsize=9
+)
 plt.show()
 
 # %%
 print({name: f"{right(w):.1%}" for name, w in fitted.items()})
-assert right(fitted["the mean"]) + 0.05 < right(fitted["tilt -3"]) < right(fitted["the mean, all labels right"]) + 0.02
+assert (
+    right(fitted["the mean"]) + 0.05
+    < right(fitted["tilt -3"])
+    < right(fitted["the mean, all labels right"]) + 0.02
+)
 
 # %%
-# **What was learned.** One corner of wrong labels turns the boundary of the mean; a negative tilt looks away from the
-# rows that do not fit, and turns it back. It is no free lunch: rows that are rare and right look the same to it.
+# **What was learned.** One corner of wrong labels turns the boundary of the mean; a negative tilt
+# looks away from the rows that do not fit, and turns it back. It is no free lunch: rows that are
+# rare and right look the same to it.

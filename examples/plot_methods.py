@@ -2,13 +2,14 @@
 Methods at equal samples
 ========================
 
-Each method with the learning rate that suits it best, found on other seeds than those that are shown, and the same number
-of draws for all: what is a memory worth on a portfolio?
+Each method with the learning rate that suits it best, found on other seeds than those that are
+shown, and the same number of draws for all: what is a memory worth on a portfolio?
 """
 
 # sphinx_gallery_thumbnail_path = 'images/gallery/plot_methods.png'
 
 import matplotlib.pyplot as plt
+
 import nestax as nx
 
 problem = nx.problems.mean_deviation(nx.datasets.synthetic_returns(2_000, 10))
@@ -23,7 +24,9 @@ for name, colour in zip(names, colours, strict=True):
     records = compared.runs[name].records
     gap = records["gap"][0]
     axes.loglog(records["samples"][1:], gap.mean(0)[1:], color=colour, lw=1.8, label=name)
-    axes.fill_between(records["samples"][1:], gap.min(0)[1:], gap.max(0)[1:], color=colour, alpha=0.12, lw=0)
+    axes.fill_between(
+        records["samples"][1:], gap.min(0)[1:], gap.max(0)[1:], color=colour, alpha=0.12, lw=0
+    )
 axes.set(xlabel="samples", ylabel="F(w) − F*", title="A portfolio of ten assets, six runs each")
 axes.legend(frameon=False)
 plt.show()

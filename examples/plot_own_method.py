@@ -2,8 +2,9 @@
 A method of your own
 ====================
 
-A method is two pure functions: a first estimate, and the next one. This one tracks the value of every level by a moving
-average and takes its derivatives fresh; the loop, the step rule, records, sweeps and comparisons come with the library.
+A method is two pure functions: a first estimate, and the next one. This one tracks the value of
+every level by a moving average and takes its derivatives fresh; the loop, the step rule, records,
+sweeps and comparisons come with the library.
 """
 
 # sphinx_gallery_thumbnail_path = 'images/gallery/plot_own_method.png'
@@ -12,9 +13,9 @@ from typing import Any
 
 import equinox as eqx
 import matplotlib.pyplot as plt
+
 import nestax as nx
-import optax
-from nestax.parts import UNIT, Calls, Setting, Trackers, average, linearise, pull_through, setting
+from nestax.parts import UNIT, Calls, Setting, Trackers, average, pull_through, setting
 
 
 class AverageState(eqx.Module):
@@ -23,7 +24,7 @@ class AverageState(eqx.Module):
 
 
 class Average(nx.AbstractEstimator):
-    """u ← (1 − β)u + β·f(u of the level before; draws), and the derivatives of this step through all levels."""
+    """u ← (1 − β)u + β·f(u of the level before; draws), with the derivatives of this step."""
 
     beta: Setting = setting(UNIT, default=0.1)
 
@@ -54,18 +55,22 @@ class Average(nx.AbstractEstimator):
 
 
 # %%
-# One call tells whether it keeps the contract; then it stands beside the others, each at its best learning rate, with
-# the same samples.
+# One call tells whether it keeps the contract; then it stands beside the others, each at its best
+# learning rate, with the same samples.
 
 print(nx.testing.check_method(Average))
 problem = nx.problems.mean_deviation(nx.datasets.synthetic_returns(2_000, 8))
 compared = nx.compare(
-    problem, ["Plain", Average, "SMVR", "SelfTuning"], samples=60_000, batch_size=8, seeds=5, tune_seeds=2
+    problem,
+    ["Plain", Average, "SMVR", "SelfTuning"],
+    samples=60_000,
+    batch_size=8,
+    seeds=5,
+    tune_seeds=2,
 )
 print(compared)
 
 figure, axes = plt.subplots(figsize=(7, 4.4), layout="constrained")
-optimum = nx.problems.exact_portfolio
 colours = {"Plain": "#ea7a2f", "Average": "#7c5cbf", "SMVR": "#1f5fa8", "SelfTuning": "#2f855a"}
 for name, run in compared.runs.items():
     gap = run.records["gap"][0]

@@ -2,22 +2,24 @@
 Stages against constant steps
 =============================
 
-A constant learning rate is quick and stays away from the optimum, or slow and comes near. Stages begin quickly and halve
-the forgetting rate, with a shorter step and twice the length, from stage to stage.
+A constant learning rate is quick and stays away from the optimum, or slow and comes near. Stages
+begin quickly and halve the forgetting rate, with a shorter step and twice the length, from stage to
+stage.
 """
 
 # sphinx_gallery_thumbnail_path = 'images/gallery/plot_stages.png'
 
 import matplotlib.pyplot as plt
-import nestax as nx
 import numpy as np
 import optax
 
+import nestax as nx
+
 problem = nx.problems.convex_chain(levels=3)
-stages = nx.theory.halving(steps=150, lr=0.1, beta=0.4, stages=6)
+stages = nx.theory.halving(steps=60, lr=0.1, beta=0.5, stages=10)
 steps = sum(stage.steps for stage in stages)
 ends = np.cumsum([stage.steps for stage in stages])
-how = {"batch_size": 4, "record_every": 50}
+how = {"batch_size": 4, "record_every": 20}
 seeds = range(4)
 
 
@@ -25,11 +27,15 @@ def gap(run):
     return run.records["step"], run.records["gap"]
 
 
-runs = {"six stages": [gap(nx.solve_stages(problem, stages, seed=seed, **how)) for seed in seeds]}
-for first, name in ((stages[0], "constant, as in the first stage"), (stages[-1], "constant, as in the last stage")):
+runs = {"ten stages": [gap(nx.solve_stages(problem, stages, seed=seed, **how)) for seed in seeds]}
+for first, name in (
+    (stages[0], "constant, as in the first stage"),
+    (stages[-1], "constant, as in the last stage"),
+):
     method = nx.SMVR(beta=first.beta)
     runs[name] = [
-        gap(nx.minimize(problem, method, optax.sgd(first.lr), steps=steps, seed=seed, **how)) for seed in seeds
+        gap(nx.minimize(problem, method, optax.sgd(first.lr), steps=steps, seed=seed, **how))
+        for seed in seeds
     ]
 
 # %%
@@ -48,4 +54,8 @@ plt.show()
 # %%
 last = {name: float(np.mean([line[1][-20:].mean() for line in lines])) for name, lines in runs.items()}
 print({name: f"{value:.1e}" for name, value in last.items()})
-assert last["six stages"] < last["constant, as in the first stage"] / 2
+assert last["ten stages"] < last["constant, as in the first stage"] / 2
+
+# %%
+# **What was learned.** Stages are as quick as the first stage at the beginning and as near as the
+# last one at the end, with nothing to choose but the first settings.

@@ -2,8 +2,8 @@
 A sweep as a heat map
 =====================
 
-Settings are numbers in a compiled program, so a grid of them is one call: all settings with all seeds run side by side.
-How do the forgetting rate and the learning rate go together?
+Settings are numbers in a compiled program, so a grid of them is one call: all settings with all
+seeds run side by side. How do the forgetting rate and the learning rate go together?
 """
 
 # sphinx_gallery_thumbnail_path = 'images/gallery/plot_sweep.png'
@@ -11,12 +11,13 @@ How do the forgetting rate and the learning rate go together?
 import time
 
 import matplotlib.pyplot as plt
-import nestax as nx
 import numpy as np
 import optax
 
+import nestax as nx
+
 problem = nx.problems.mean_deviation(nx.datasets.synthetic_returns(1_000, 8))
-betas = np.geomspace(0.003, 1.0, 8)
+betas = np.geomspace(0.0003, 1.0, 8)
 rates = np.geomspace(0.003, 1.0, 8)
 
 begun = time.perf_counter()
@@ -47,6 +48,12 @@ figure.colorbar(image, ax=axes)
 plt.show()
 
 # %%
-best = swept.best("exact_value")
-print(f"best: beta {betas[row]:.3f}, learning rate {rates[column]:.3f}; without memory {gap[-1].min() / gap.min():.0f} times as far")
-assert gap[-1].min() > 2 * gap.min()
+worse = gap[-1].min() / gap.min()
+print(f"best: beta {betas[row]:.3f}, learning rate {rates[column]:.3f}")
+print(f"the best without memory is {worse:.0f} times as far above it")
+assert worse > 2
+
+# %%
+# **What was learned.** Little forgetting wants a learning rate of its own; where β is large the
+# best rate is another, and so is what can be reached. All 256 runs cost one compilation, so there
+# is no reason to guess.
