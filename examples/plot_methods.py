@@ -12,7 +12,9 @@ import matplotlib.pyplot as plt
 
 import nestax as nx
 
-problem = nx.problems.mean_deviation(nx.datasets.synthetic_returns(2_000, 10))
+returns = nx.datasets.synthetic_returns(2_000, 10)
+least = nx.problems.exact_portfolio(returns).least().value  # by Newton's method, with a proof
+problem = nx.problems.mean_deviation(returns, optimum=least)
 names = ["Plain", "SCSC", "NLASG", "SMVR", "SelfTuning", "SnapshotSMVR"]
 compared = nx.compare(problem, names, samples=100_000, batch_size=16, seeds=6, tune_seeds=2)
 print(compared)

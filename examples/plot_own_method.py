@@ -59,7 +59,9 @@ class Average(nx.AbstractEstimator):
 # learning rate, with the same samples.
 
 print(nx.testing.check_method(Average))
-problem = nx.problems.mean_deviation(nx.datasets.synthetic_returns(2_000, 8))
+returns = nx.datasets.synthetic_returns(2_000, 8)
+least = nx.problems.exact_portfolio(returns).least().value  # by Newton's method, with a proof
+problem = nx.problems.mean_deviation(returns, optimum=least)
 compared = nx.compare(
     problem,
     ["Plain", Average, "SMVR", "SelfTuning"],
