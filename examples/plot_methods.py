@@ -37,3 +37,8 @@ plt.show()
 last = {name: float(compared.runs[name].records["gap"][0, :, -10:].mean()) for name in names}
 print({name: f"{gap:.1e}" for name, gap in last.items()})
 assert last["SelfTuning"] < last["Plain"] / 3
+
+# %%
+# **What was learned.** At equal samples every memory ends below none. What sets its own gains is
+# ahead of forgetting rates at their defaults; and where rows lie in memory and passes over them are
+# allowed, snapshots leave all others behind.
