@@ -101,6 +101,7 @@ $(DOCS_READY): pyproject.toml $(CONSTRAINTS) docs/constraints.txt
 
 # A warning is an error, and a link that leads nowhere is a warning.
 docs: $(DOCS_READY)
+	rm -rf docs/_build/html
 	$(DOCS)/bin/python -m sphinx --fail-on-warning --keep-going --jobs auto --quiet docs docs/_build/html
 
 gallery: $(DOCS_READY)
