@@ -30,6 +30,8 @@ BATCH = size(16, small=2)
 WIDTHS = size((64, 128, 256, 512), small=(8, 16))
 SIDE = size(32, small=4)
 TABLE = size(1_000_000, small=100)
+#: Of the data in Cox's loss, which go over all of them in every step.
+SURVIVAL = size(100_000, small=100)
 BETA = 0.1
 STEPS = size((1, 3), small=(1, 2))
 ROUNDS = size(4, small=1)
@@ -37,7 +39,10 @@ ROUNDS = size(4, small=1)
 MANY = size((100, 1_100), small=(1, 2))
 
 LABELS = np.arange(BATCH) % CLASSES
-INDEX = np.random.default_rng(0).choice(TABLE, BATCH, replace=False)
+INDEX = np.random.default_rng(0).choice(SURVIVAL, BATCH, replace=False)
+TIME = np.random.default_rng(1).exponential(size=SURVIVAL)
+EVENT = np.arange(SURVIVAL) % 2 == 0
+AT_RISK = TIME[INDEX][None, :] >= TIME[INDEX][:, None]
 
 
 class Block(torch.nn.Module):
@@ -81,6 +86,8 @@ def torch_losses() -> dict[str, dict[str, Callable[[torch.Tensor], torch.Tensor]
     robust = nt.KLRobust(temperature=1.0, beta=BETA)
     rows = nt.LogMeanExp(TABLE, beta=BETA)
     own = lambda scores: scores[:, 0].mean()
+    cox = nt.Cox(TIME, EVENT)
+    at_risk = torch.from_numpy(AT_RISK)
     return {
         "one memory": {
             "without": lambda scores: entropy(scores).logsumexp(0),
@@ -89,6 +96,12 @@ def torch_losses() -> dict[str, dict[str, Callable[[torch.Tensor], torch.Tensor]
         "a table": {
             "without": lambda scores: scores.logsumexp(1).mean() - own(scores),
             "with": lambda scores: rows(scores, index).mean() - own(scores),
+        },
+        "risks": {
+            "without": lambda scores: (
+                scores[:, 0].masked_fill(~at_risk, -torch.inf).logsumexp(1).mean() - own(scores)
+            ),
+            "with": lambda scores: cox(scores[:, 0], index),
         },
     }
 
@@ -115,6 +128,13 @@ def jax_losses() -> dict[str, dict[str, Any]]:
                 state,
             ),
             "with": in_table,
+        },
+        "risks": {
+            "without": lambda scores, state, index: (
+                jnp.mean(jax.nn.logsumexp(jnp.where(AT_RISK, scores[:, 0], -jnp.inf), 1)) - own(scores),
+                state,
+            ),
+            "with": lambda scores, state, index: nx.losses.cox(scores[:, 0], state, index),
         },
     }
 
@@ -148,7 +168,9 @@ def torch_alone(loss: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[int],
     return run
 
 
-def first_state(kind: str) -> nx.TrackState:
+def first_state(kind: str) -> Any:
+    if kind == "risks":
+        return nx.losses.risk_sets(TIME, EVENT, dtype=jnp.float32)
     return nx.track_init(jnp.zeros((), jnp.float32), n=TABLE if kind == "a table" else None)
 
 
@@ -219,7 +241,7 @@ def main() -> None:
     parser(__doc__).parse_args()
     found: dict[str, Any] = {"bytes": bytes_of_a_row()}
     lines = []
-    for kind in ("one memory", "a table"):
+    for kind in ("one memory", "a table", "risks"):
         programs = {
             "PyTorch": (torch_losses()[kind], torch_steps, torch_alone),
             "JAX": (
