@@ -49,7 +49,7 @@ def main() -> None:
         X = tilted.features(X)
         seeds = [FIRST_SEED + k for k in range(SPLITS)]
         lanes = [tilted.Lane(seed, tilted.split_rows(X, y, seed)) for seed in seeds]
-        runner = tilted.Runner(2 * tilted.BATCH_SIZE * STEPS, tilted.BATCH_SIZE, STEPS)
+        runner = tilted.Runner(tilted.BATCH_SIZE, STEPS)
         full = [tilted.full_descent(lane.problem(), jnp.asarray(STEPS)) for lane in lanes]
         biases = np.asarray([bias(lane, w) for lane, w in zip(lanes, full, strict=True)])
         print(f"{name}: pull {biases[:, 0].min():.3f} to {biases[:, 0].max():.3f}", flush=True)
