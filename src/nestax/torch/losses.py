@@ -54,7 +54,9 @@ class CVaRRobust(torch.nn.Module):
 
     def forward(self, losses: torch.Tensor, index: Any = None) -> torch.Tensor:
         t = self._quantile(losses.detach(), index)
-        return t + (losses - t).clamp(min=0).mean() / self.share
+        above = losses - t
+        # A row at the quantile itself counts half, as in JAX; with ``clamp`` it would count in full.
+        return t + torch.maximum(above, torch.zeros_like(above)).mean() / self.share
 
     def _quantile(self, losses: torch.Tensor, index: Any) -> torch.Tensor:
         """In ``eval`` mode that of the batch."""
