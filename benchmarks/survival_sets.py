@@ -222,7 +222,7 @@ def batch_table(kept: dict[str, Any]) -> Table:
 
 def main() -> None:
     options = parser(__doc__)
-    options.add_argument("part", nargs="*", default=["exact", "batches"], help="exact, batches, write")
+    options.add_argument("part", nargs="*", default=["exact", "batches"], help="exact, batches, page")
     parts = options.parse_args().part
     path = results("survival_sets.json")
     kept: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
@@ -241,10 +241,10 @@ def main() -> None:
                 shown = {k: with_error(np.asarray(of["left"]), unit=100) for k, of in found.items()}
                 print(name, rows, shown, flush=True)
                 path.write_text(json.dumps(kept))
-    tables = {"cox sets by batches": batch_table(kept["batches"]).to_markdown()}
+    if "batches" in kept:
+        print(batch_table(kept["batches"]))
     if "exact" in kept:
-        tables["cox sets exact"] = exact_table(kept["exact"]).to_markdown()
-    fill("survival.md", tables)
+        fill("survival.md", {"cox sets exact": exact_table(kept["exact"]).to_markdown()})
 
 
 if __name__ == "__main__":
