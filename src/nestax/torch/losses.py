@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from nestax.torch.tracked import Tracked
+from nestax.torch.tracked import HALF, Tracked
 
 
 class LogMeanExp(torch.nn.Module):
@@ -60,6 +60,8 @@ class CVaRRobust(torch.nn.Module):
 
     def _quantile(self, losses: torch.Tensor, index: Any) -> torch.Tensor:
         """In ``eval`` mode that of the batch."""
+        if losses.dtype in HALF:  # which PyTorch sorts, and has no quantiles of
+            losses = losses.float()
         if self.tracked.n is None:
             return self.tracked(losses.quantile(1 - self.share), index)
         seen = self.tracked(losses, index)
