@@ -157,6 +157,14 @@ def test_compiled_whole(name):
             "InfoNCE compares .* at least two",
         ),
         (
+            lambda: nt.InfoNCE(N, temperature=1.0, beta=BETA)(torch.ones(2), [0, 1]),
+            r"similarity has the anchors of a batch as rows .* got \(2,\)",
+        ),
+        (
+            lambda: nt.AveragePrecision(N, beta=BETA)(torch.ones(2), torch.ones(1), [0, 1]),
+            r"scores and labels are vectors .* got \(2,\) and \(1,\)",
+        ),
+        (
             lambda: nt.AveragePrecision(N, beta=BETA)(torch.ones(1), torch.ones(1), [0]),
             "AveragePrecision compares .* at least two",
         ),
