@@ -107,8 +107,8 @@ def info_nce(
     check_setting("temperature", temperature, *POSITIVE)
     if similarity.ndim != 2 or similarity.shape[0] != similarity.shape[1]:
         raise SettingError(
-            "similarity has the anchors of a batch as rows and their candidates as columns, partners on "
-            f"the diagonal; got {similarity.shape}."
+            "similarity has the anchors of a batch as rows and their candidates as columns, partners "
+            f"on the diagonal; got {similarity.shape}."
         )
     rows = _batch("info_nce", similarity)
     own = jnp.eye(rows, dtype=bool)

@@ -92,8 +92,8 @@ class InfoNCE(torch.nn.Module):
     def forward(self, similarity: torch.Tensor, index: Any) -> torch.Tensor:
         if similarity.ndim != 2 or similarity.shape[0] != similarity.shape[1]:
             raise ValueError(
-                "similarity has the anchors of a batch as rows and their candidates as columns, partners "
-                f"on the diagonal; got {tuple(similarity.shape)}."
+                "similarity has the anchors of a batch as rows and their candidates as columns, "
+                f"partners on the diagonal; got {tuple(similarity.shape)}."
             )
         rows = _batch("InfoNCE", similarity)
         own = torch.eye(rows, dtype=torch.bool, device=similarity.device)
