@@ -228,13 +228,19 @@ def few_shot_figure(
                 "Accuracy on test tasks in percent, by thirds of the images that all have drawn",
                 accuracies,
             ),
+            ("The same, one method less another in the same run, ± standard error", result.apart()),
             ("Chosen settings and cost", details),
         ],
         numbers={
             "methods": [dict(zip(accuracies.columns, row, strict=True)) for row in accuracies.rows],
             "findings": result.findings(),
         },
-        records={"accuracies": accuracies, "methods": details, "curves": result.curves()},
+        records={
+            "accuracies": accuracies,
+            "apart": result.apart(),
+            "methods": details,
+            "curves": result.curves(),
+        },
         draw=lambda: [
             (
                 "figure-4",
