@@ -222,7 +222,7 @@ def sinusoid_case(count: int, visit: int) -> Case:
         tuning=size(4, small=1),
         seeds=size(12, small=2),
         descent=(0.003, 0.01, 0.03, 0.1, 0.3),
-        adaptive=(0.001, 0.003, 0.01, 0.03),
+        adaptive=(0.003, 0.01, 0.03, 0.1),
     )
 
 

@@ -217,6 +217,11 @@ def _thousands(x: float) -> str:
 def _saved(figure: Any, path: str | Path | None) -> Any:
     if path is not None:
         figure.savefig(path, dpi=150)
+    import matplotlib
+    import matplotlib.pyplot as plt
+
+    if "inline" in matplotlib.get_backend():  # a notebook draws what is open, and what a cell returns
+        plt.close(figure)
     return figure
 
 

@@ -19,6 +19,7 @@ from nestax.chain.prox import Prox
 from nestax.chain.tracing import Shapes, shapes_of
 from nestax.draws.blocks import Blocks, mean_over_blocks
 from nestax.errors import ProblemError
+from nestax.table import Table, as_html
 
 
 class Problem(eqx.Module):
@@ -150,6 +151,10 @@ class Problem(eqx.Module):
         """The chain of shapes, one line a level, and what else belongs to the problem."""
         lines = [_line("w", None, self.shape)]
         lines += [_line(level.name, level, level.shape.outputs) for level in self.levels]
+        return "\n".join([*lines, *(f"  {words}" for words in self._extras())])
+
+    def _extras(self) -> list[str]:
+        """A line on what else belongs to the problem, if there is anything."""
         others = {
             "project": self.feasible,
             "linear_oracle": self.linear_oracle,
@@ -157,10 +162,16 @@ class Problem(eqx.Module):
             "penalty": self.penalty,
         }
         given = [name for name, part in others.items() if part is not None]
-        return "\n".join([*lines, f"  with {', '.join(given)}"] if given else lines)
+        return [f"with {', '.join(given)}"] if given else []
 
     def __repr__(self) -> str:
         return f"Problem\n{self.describe()}"
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        rows = [["w", _draws(None), self.shape.in_short()]]
+        rows += [[level.name, _draws(level), level.shape.outputs.in_short()] for level in self.levels]
+        return as_html(Table(["level", "draws", "returns"], rows), *self._extras())
 
     def start(self, key: Array) -> PyTree:
         return _as_weights(self.w0(key)) if is_drawn(self.w0) else self.w0
@@ -426,14 +437,17 @@ def _fit_together(levels: list[Level], shape: Shapes) -> tuple[Level, ...]:
 
 
 def _line(name: str, level: Level | None, shape: Shapes) -> str:
+    return f"  {name:<12} {_draws(level):<14} {shape.in_short()}"
+
+
+def _draws(level: Level | None) -> str:
+    """What a level draws from, in a word or two; of None, which stands for w."""
     if level is None:
-        note = "weights"
-    elif level.source is None:
-        note = "deterministic"
-    elif level.source.size is None:
-        note = type(level.source).__name__.lower()
-    elif isinstance(level.source, Blocks):
-        note = f"{level.source.blocks:,} blocks"
-    else:
-        note = f"{level.source.size:,} rows"
-    return f"  {name:<12} {note:<14} {shape}"
+        return "weights"
+    if level.source is None:
+        return "deterministic"
+    if level.source.size is None:
+        return type(level.source).__name__.lower()
+    if isinstance(level.source, Blocks):
+        return f"{level.source.blocks:,} blocks"
+    return f"{level.source.size:,} rows"

@@ -8,12 +8,25 @@ import typer
 
 from nestax.cli.shell import Group, begin, finish, keep, read_config, repeat
 
+#: Below the list of commands.
+EXAMPLES = """Examples:\b
+
+nestax demo\b
+
+nestax portfolio returns.csv --unit percent --out result\b
+
+nestax classify train.csv --target diagnosis\b
+
+nestax new problem.py   and then   python problem.py\b
+
+nestax --install-completion   and names are completed by the Tab key"""
+
 app = typer.Typer(
     name="nestax",
     cls=Group,
     help="Stochastic multi-level compositional optimisation.",
+    epilog=EXAMPLES,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 data = typer.Typer(cls=Group, no_args_is_help=True, help="Data sets: what there is, and fetching one.")
@@ -222,12 +235,26 @@ def compare(
 
 
 @app.command()
+def new(
+    script: Annotated[Path, typer.Argument(help="The script to write.")] = Path("problem.py"),
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file of that name.")] = False,
+) -> None:
+    """Write a commented script of a problem of your own, which runs as it is."""
+    from nestax.cli.new import write_script
+
+    write_script(script, overwrite)
+
+
+@app.command()
 def resume(
     ctx: typer.Context,
     folder: Annotated[Path, typer.Argument(help="What --checkpoint named.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Another folder for the report than the command named.")
+    ] = None,
 ) -> None:
     """Go on with a run that was kept by --checkpoint and stopped; the same command, typed again."""
-    repeat(ctx, folder)
+    repeat(ctx, folder, out)
 
 
 @reproduce.command("portfolio")

@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import functools
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,7 +22,7 @@ from nestax.loop.status import Status
 from nestax.loop.step import as_columns
 from nestax.run.failure import last_finite, name_failure, without_trackers
 from nestax.run.prepare import Run
-from nestax.run.progress import ALOUD, COMPILING, progress_line
+from nestax.run.progress import ALOUD, COMPILING, is_wanted, progress_line
 from nestax.run.record import Record, asks_to_stop
 
 
@@ -194,13 +193,13 @@ def follow(
         until: the step to follow it to; None is its last one.
         rules: when it ends before that.
         keeper: keeps it in a folder; ``facts`` are parts of its fingerprint that only the caller knows.
-        progress: whether to show a progress line; None means on a terminal.
+        progress: whether to show a progress line; None means on a terminal or in a notebook.
     """
     rules = rules or Rules()
     end = run.total if until is None else until
     with contextlib.ExitStack() as stack:
         show = None
-        if sys.stderr.isatty() if progress is None else progress:
+        if is_wanted(progress):
             show = stack.enter_context(progress_line(end))
         else:
             ALOUD.get()(COMPILING)
