@@ -40,7 +40,8 @@ HARD = tuple(0.5 / length for length in LENGTHS)
 #: ε whose N(ε) the page shows.
 SHOWN = (0, 2, 4, 6, 8)
 CELLS = [(bowl, k, name) for k in LEVELS for name in METHODS for bowl in BOWLS]
-CELLS += [(ZERO, 1, name) for name in METHODS]
+#: With one level SCSC is Plain, and SSD is for convex chains.
+CELLS += [(ZERO, 1, name) for name in METHODS if name not in ("SCSC", "SSD")]
 
 
 def key(family: str, levels: int, method: str) -> str:
@@ -129,7 +130,7 @@ def table(cells: dict[str, list[Point]], family: str) -> str:
         best = {point.eps: point for point in cells.get(key(family, k, "SMVR"), [])}
         for name in METHODS:
             points = cells.get(key(family, k, name))
-            if points is not None:
+            if points:
                 reached = {point.eps: count(point) for point in points}
                 cells_of = [reached.get(eps, "") for eps in shown]
                 rows.append([k, name, interval(exponent(points)), *cells_of, beside(points, best)])
@@ -157,8 +158,8 @@ def stop(point: Point) -> str:
 
 def beside(points: list[Point], best: dict[float, Point]) -> str:
     """How many times the samples of SMVR, at the smallest ε that both have reached."""
-    both = [p for p in points if math.isfinite(p.samples) and math.isfinite(best[p.eps].samples)]
-    if not both or points[0] is best[points[0].eps]:
+    both = [p for p in points if p.again and p.eps in best and best[p.eps].again]
+    if not both or both[-1] is best[both[-1].eps]:
         return "–"
     return f"{interval(ratio(both[-1], best[both[-1].eps]))} at {both[-1].eps:.2g}"
 

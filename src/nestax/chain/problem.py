@@ -17,7 +17,7 @@ from nestax.chain.jacobian import Jacobian, pull_through
 from nestax.chain.level import Level
 from nestax.chain.prox import Prox
 from nestax.chain.tracing import Shapes, shapes_of
-from nestax.draws.blocks import Blocks, mean_over_blocks
+from nestax.draws.blocks import AbstractBlocks, mean_over_blocks
 from nestax.errors import ProblemError
 from nestax.table import Table, as_html
 
@@ -25,8 +25,8 @@ from nestax.table import Table, as_html
 class Problem(eqx.Module):
     """Minimise F(w) = f_K ∘ … ∘ f_1(w) + penalty(w) over a feasible set.
 
-    With ``nx.Blocks`` as data, the average of such chains: F(w) = 1/M Σ_m f_K^m ∘ … ∘ f_1^m(w) +
-    penalty(w).
+    With ``nx.Blocks`` or ``nx.Conditional`` as data, the average of such chains:
+    F(w) = 1/M Σ_m f_K^m ∘ … ∘ f_1^m(w) + penalty(w).
 
     Args:
         levels: the levels from the innermost, which sees w, to the outermost, which is a scalar.
@@ -125,13 +125,21 @@ class Problem(eqx.Module):
         return all(level.source is None or level.source.size for level in self.levels)
 
     @property
-    def blocks(self) -> Blocks | None:
+    def blocks(self) -> AbstractBlocks | None:
         """The blocks that the levels share, from the first level that draws; None without blocks."""
         first = next(level.source for level in self.levels if level.source is not None)
-        return first if isinstance(first, Blocks) else None
+        return first if isinstance(first, AbstractBlocks) else None
+
+    @property
+    def endless(self) -> bool:
+        """Whether there is no end of blocks, so that none is ever seen twice."""
+        return self.blocks is not None and self.blocks.blocks is None
 
     def block(self, number: Array | int) -> "Problem":
-        """The chain of one block alone, which has neither the closed form nor the optimum of all."""
+        """The chain of one block alone, which has neither the closed form nor the optimum of all.
+
+        Where there is no end of them, a key stands for the number.
+        """
         one = self._with_sources(lambda source: source.block(number))
         known = lambda problem: (problem.exact, problem.optimum)
         return eqx.tree_at(known, one, (None, None), is_leaf=lambda x: x is None)
@@ -144,7 +152,7 @@ class Problem(eqx.Module):
         return self.replace(levels=across_blocks(self.levels))
 
     def _with_sources(self, change: Callable[[Any], Any]) -> "Problem":
-        swap = lambda level: level if level.source is None else level.replace(data=change(level.source))
+        swap = lambda level: level if level.data is None else level.replace(data=change(level.data))
         return eqx.tree_at(lambda p: p.levels, self, tuple(map(swap, self.levels)))
 
     def describe(self) -> str:
@@ -264,9 +272,7 @@ class Problem(eqx.Module):
     def _over_blocks(self, fn: Callable[["Problem"], PyTree]) -> PyTree:
         """Mean over the blocks of what ``fn`` makes of each."""
         assert self.blocks is not None
-        count = self.blocks.blocks
-        width = self.blocks.visit
-        return mean_over_blocks(count, width, lambda number: fn(self.block(number)))
+        return mean_over_blocks(self.blocks, lambda number: fn(self.block(number)))
 
     def add_penalty(self, w: PyTree, value: Array, grad: PyTree) -> tuple[Array, PyTree]:
         if self.penalty is None:
@@ -380,13 +386,13 @@ def _float_dtype(shape: Shapes) -> Any:
 
 def _check_blocks(levels: list[Level]) -> None:
     """One block axis for the whole chain."""
-    drawing = [level for level in levels if level.source is not None]
-    kinds = [(s.blocks, s.visit) if isinstance(s := level.source, Blocks) else None for level in drawing]
+    drawing = [level for level in levels if level.data is not None]
+    kinds = [
+        (s.blocks, s.visit) if isinstance(s := level.data, AbstractBlocks) else None for level in drawing
+    ]
     if len(set(kinds)) > 1:
-        words = [
-            f"{level.name!r} {'none' if kind is None else f'{kind[0]}, visiting {kind[1]}'}"
-            for level, kind in zip(drawing, kinds, strict=True)
-        ]
+        told = lambda kind: "none" if kind is None else f"{kind[0] or 'endless'}, visiting {kind[1]}"
+        words = [f"{level.name!r} {told(kind)}" for level, kind in zip(drawing, kinds, strict=True)]
         raise ProblemError(
             "levels with blocks need the same number of blocks and of visits at every level that draws; "
             f"got {', '.join(words)}."
@@ -444,10 +450,11 @@ def _draws(level: Level | None) -> str:
     """What a level draws from, in a word or two; of None, which stands for w."""
     if level is None:
         return "weights"
+    if isinstance(blocks := level.data, AbstractBlocks):
+        count = "endless" if blocks.blocks is None else f"{blocks.blocks:,}"
+        return f"{count} blocks" if blocks.draws else "deterministic"
     if level.source is None:
         return "deterministic"
     if level.source.size is None:
         return type(level.source).__name__.lower()
-    if isinstance(level.source, Blocks):
-        return f"{level.source.blocks:,} blocks"
     return f"{level.source.size:,} rows"

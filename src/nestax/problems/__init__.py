@@ -6,6 +6,7 @@ from nestax.problems.chains.smooth_chain import smooth_chain as smooth_chain
 from nestax.problems.chains.zero_chain import zero_chain as zero_chain
 from nestax.problems.coupled.average_precision import average_precision as average_precision
 from nestax.problems.coupled.global_contrastive import global_contrastive as global_contrastive
+from nestax.problems.coupled.partial_auc import partial_auc as partial_auc
 from nestax.problems.few_shot import networks as networks
 from nestax.problems.few_shot.maml import maml as maml
 from nestax.problems.few_shot.tasks import Tasks as Tasks

@@ -174,7 +174,10 @@ def _seen(problem: Problem, draws: int) -> tuple[Problem, list[str]]:
     blocks = problem.blocks
     if blocks is None:
         return problem, []
-    if blocks.counts is None and blocks.blocks * draws <= MOST_ROWS:
+    if blocks.blocks is None:
+        once = "outer draws never come back, so no method can remember them: only one was looked at."
+        return problem.block(jax.random.key(0)), [once]
+    if blocks.even and blocks.blocks * draws <= MOST_ROWS:
         return problem.every_block(), []
     first = f"of {blocks.blocks:,} blocks only the first was looked at, by itself."
     return problem.block(0), [first]

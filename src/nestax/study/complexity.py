@@ -1,10 +1,10 @@
 """How many samples a method needs for an accuracy ε, with the best of its settings for every ε.
 
 N(ε) is the least number of samples after which E‖∇F(w_τ)‖ ≤ ε, τ uniform over the steps so far: what the
-theorems bound. Learning rate and forgetting rate are constant in a run and chosen for each ε, so that no
-schedule takes part. The problem changes with ε too (``nx.problems.sloped_chain``, ``zero_chain``): a
-bound says what happens on the worst problem for each ε, and on a fixed one the way from the start soon
-costs nothing.
+theorems bound. Of a method that returns an average, w_τ are its averages. Learning rate and forgetting
+rate are constant in a run and chosen for each ε, so that no schedule takes part. The problem changes
+with ε too (``nx.problems.sloped_chain``, ``zero_chain``): a bound says what happens on the worst problem
+for each ε, and on a fixed one the way from the start soon costs nothing.
 """
 
 import dataclasses
@@ -44,7 +44,6 @@ class Entry(NamedTuple):
     stride: steps between looks at ‖∇F‖.
     ends: knobs beyond which there is nothing to try.
     batch: from ε to its batch size.
-    average: whether its output is an average of weights, which is then looked at itself and not over τ.
     """
 
     build: Callable[[Any, float, int], Any]
@@ -52,7 +51,6 @@ class Entry(NamedTuple):
     stride: int
     ends: tuple[float, ...] = (1.0,)
     batch: Callable[[float], int] = lambda eps: 1
-    average: bool = False
 
 
 def _atscgd(s: Any, eps: float, levels: int) -> Any:
@@ -78,7 +76,7 @@ CONTENDERS = {
     "SCSC": Entry(lambda s, eps, levels: (SCSC(s.knob), Descent(s.lr)), True, 64),
     "NLASG": Entry(lambda s, eps, levels: NLASG(s.knob, lr=s.lr / s.knob), True, 64),
     "ATSCGD": Entry(_atscgd, True, 64),
-    "SSD": Entry(_ssd, True, 64, ends=(), average=True),
+    "SSD": Entry(_ssd, True, 64, ends=()),
     "NestedSPIDER": Entry(_spider, False, 8, batch=_over),
     "SMVR": Entry(lambda s, eps, levels: (SMVR(s.knob), Descent(s.lr)), True, 8),
     "SelfTuning": Entry(lambda s, eps, levels: (SelfTuning(), Descent(s.lr)), False, 8),
@@ -162,7 +160,7 @@ def ratio(one: Point, other: Point) -> tuple[float, float, float]:
     return one.samples / other.samples, *_interval(again[finite], finite)
 
 
-def _interval(resampled: Any, finite: np.ndarray) -> tuple[float, float]:
+def _interval(resampled: Any, finite: Any) -> tuple[float, float]:
     low, high = np.quantile(resampled if len(resampled) else [math.nan], [0.025, 0.975])
     # Where more than a few resampled runs do not arrive, there is no upper end.
     return float(low), float(high) if finite.mean() > 0.975 else math.inf
@@ -192,10 +190,10 @@ def _point(
     if steps is None:
         return Point(eps, math.inf, (), lr, knob, not edge, least, 0)
     length = max(2 * steps, REPORTED * entry.stride)
-    samples, again = _reported(_run(problem, entry, eps, setting, np.arange(seeds), length), entry, eps)
+    samples, again = _reported(_run(problem, entry, eps, setting, np.arange(seeds), length), eps)
     if not np.isfinite(again).all():
         longer = _run(problem, entry, eps, setting, np.arange(seeds), 2 * length)
-        samples, again = _reported(longer, entry, eps)
+        samples, again = _reported(longer, eps)
     return Point(eps, samples, again, lr, knob, not edge, least, steps)
 
 
@@ -213,13 +211,6 @@ def _run(problem: Problem, entry: Entry, eps: float, settings: Any, seeds: Any, 
     ).whole()
 
 
-def _curves(run: Sweep, entry: Entry) -> np.ndarray:
-    if not entry.average:
-        return running_mean(run)
-    norms = run.records["grad_norm"][:, :, 1:]
-    return np.where(np.isfinite(norms), norms, np.inf)
-
-
 def _tune(
     problem: Problem, entry: Entry, eps: float, steps: int, tune_seeds: int, longest: int
 ) -> tuple[dict[str, list[float]], int | None, float]:
@@ -230,7 +221,7 @@ def _tune(
     lattice = grid(lr=LEARNING_RATES, knob=KNOBS if entry.knob else KNOBS[:1])
     one = lambda k: {name: [float(column[k])] for name, column in lattice.items()}
     while True:
-        curves = _curves(_run(problem, entry, eps, lattice, tuning_seeds(tune_seeds), steps), entry)
+        curves = running_mean(_run(problem, entry, eps, lattice, tuning_seeds(tune_seeds), steps))
         with np.errstate(invalid="ignore"):
             spread = curves.std(axis=1, ddof=1) / tune_seeds**0.5
         bound = curves.mean(axis=1) + np.where(np.isfinite(spread), spread, np.inf)
@@ -244,8 +235,8 @@ def _tune(
         steps = 2 * steps
 
 
-def _reported(run: Sweep, entry: Entry, eps: float) -> tuple[float, tuple[float, ...]]:
-    curves = _curves(run, entry)[0]
+def _reported(run: Sweep, eps: float) -> tuple[float, tuple[float, ...]]:
+    curves = running_mean(run)[0]
     drawn = run.records["samples"][1:]
     after = lambda curve: _at(drawn, first_at_most(curve, eps))
     rng = np.random.default_rng(0)

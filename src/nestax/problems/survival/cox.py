@@ -22,66 +22,15 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int, PyTree
+from jaxtyping import Array, PyTree
 
 from nestax.chain.level import Level
 from nestax.chain.problem import Problem
-from nestax.draws.blocks import Block, Blocks, Visits
-from nestax.draws.source import Batch
-from nestax.errors import ProblemError, SettingError, check_count
+from nestax.draws.conditional import Conditional
+from nestax.errors import ProblemError, SettingError
 from nestax.problems.losses import ROWS_AT_ONCE, fit_together
 from nestax.problems.survival.exact import ExactCox
 from nestax.problems.survival.follow_up import FollowUp, follow_up
-
-
-class Pieces(Blocks):
-    """Blocks whose rows are pieces of one list: a draw of block m is (m, place), start_m ≤ place.
-
-    Args:
-        start, stop: where the pieces begin and end, of M pieces that are not empty.
-        visit: as in ``nx.Blocks``.
-    """
-
-    start: Int[Array, " blocks"]
-    longest: int = eqx.field(static=True)
-
-    def __init__(self, start: np.ndarray, stop: np.ndarray, *, visit: int):  # pyright: ignore[reportMissingSuperCall]
-        counts = stop - start
-        self.data = ()
-        self.start = jnp.asarray(start, jnp.int32)
-        self.counts = jnp.asarray(counts, jnp.int32)
-        self.longest = int(counts.max())
-        self.least = int(counts.min())
-        self.replace = True
-        self.visit = check_count("visit", visit)
-        if visit > len(counts):
-            raise ProblemError(
-                f"visit must be at most the number of events, {len(counts)}; got {visit}."
-            )
-
-    @property
-    def blocks(self) -> int:
-        return self.start.shape[0]
-
-    @property
-    def rows(self) -> int:
-        return self.longest
-
-    def batch(self, visit: Visits) -> Batch:
-        return Batch(self._draws(visit.blocks, visit.index), visit.index)
-
-    def block(self, number: Array | int) -> Block:
-        assert self.counts is not None
-        # Places beyond the end weigh nothing.
-        index = jnp.minimum(jnp.arange(self.longest), self.counts[number] - 1)
-        return Block(self._draws(number, index), self.counts[number])
-
-    def example(self) -> PyTree:
-        whole = jax.ShapeDtypeStruct((), jnp.int32)
-        return whole, whole
-
-    def _draws(self, number: Array | int, index: Array) -> tuple[Array, Array]:
-        return jnp.broadcast_to(jnp.asarray(number, jnp.int32), index.shape), self.start[number] + index
 
 
 class Sets(eqx.Module):
@@ -232,14 +181,21 @@ def cox(
     rows = X[sets.order]
     order = Sets(sets, fit.dtype)
     risk = lambda w, x: jnp.reshape(fit.row_loss.model(w, x), ())
-    visit = min(16, len(sets.events)) if visit is None else visit
-    counts = jnp.asarray(sets.stop - sets.start, fit.dtype)
+    events = len(sets.events)
+    visit = min(16, events) if visit is None else visit
+    if visit > events:
+        raise ProblemError(f"visit must be at most the number of events, {events}; got {visit}.")
+    number = sets.stop - sets.start
+    sampled = Conditional(
+        np.arange(events), np.arange(len(rows)), visit=visit, ranges=(sets.start, number)
+    )
+    counts = jnp.asarray(number, fit.dtype)
     least = AtLeast(jnp.asarray(1 - sets.spared.max(), fit.dtype))
     return Problem(
         [
             Level(
                 AtRisk(risk, rows, order, counts),
-                Pieces(sets.start, sets.stop, visit=visit),
+                sampled,
                 project=least,
                 name="at_risk",
             ),
