@@ -479,12 +479,12 @@ class Cell:
 
 
 def kept_runs(cells: Path, batches: str, names: Sequence[str]) -> TiltedRuns:
-    """Those of a folder, for pages and figures."""
+    """Those of a folder, of sets with all methods, for pages and figures."""
     found = TiltedRuns({}, {}, {})
     for name in names:
         cell = _read(cells / f"{batches}-{name.lower()}.json", None)
-        if cell is not None:
-            found.trials[name] = cell.trials
+        if cell is not None and CONTENDERS.keys() <= cell.trials.keys():
+            found.trials[name] = {method: cell.trials[method] for method in CONTENDERS}
             found.references[name] = cell.references
             found.sizes[name] = tuple(map(int, cell.sizes[-3:]))  # pyright: ignore[reportArgumentType]
     return found
