@@ -24,6 +24,7 @@ SHORT = [
     "knob",
     "its value",
     "steps",
+    "median F",
     "gradient norm",
     "length of w",
     "error / gradient",

@@ -287,6 +287,7 @@ class TiltedRuns:
             "samples",
             "F",
             "± std",
+            "median F",
             "above full",
             "gradient norm",
             "length of w",
@@ -727,7 +728,8 @@ def paired(x: np.ndarray, digits: int) -> str:
 def _numbers(fits: Fits, above: float) -> list[float]:
     accuracies = [f(x) for x in (fits.rare, fits.overall) for f in (np.mean, np.std)]
     norms = [fits.grad_norm.mean(), fits.length.mean()]
-    return [float(x) for x in (fits.loss.mean(), _spread(fits.loss), above, *norms, *accuracies)]
+    loss = [fits.loss.mean(), _spread(fits.loss), np.median(fits.loss)]
+    return [float(x) for x in (*loss, above, *norms, *accuracies)]
 
 
 def _cell(percent: np.ndarray) -> str:
