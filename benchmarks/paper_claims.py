@@ -68,11 +68,10 @@ def paired(x: np.ndarray, unit: float, digits: int) -> str:
 
 def judge(differences: list[np.ndarray]) -> str:
     """Of SMVR less each rival, where less is better."""
-    whole = [x for x in differences if np.isfinite(x).all()]
-    errors = [2 * x.std(ddof=1) / len(x) ** 0.5 for x in whole]
-    if any(x.mean() > error for x, error in zip(whole, errors, strict=True)):
+    errors = [2 * x.std(ddof=1) / len(x) ** 0.5 for x in differences]
+    if any(x.mean() > error for x, error in zip(differences, errors, strict=True)):
         return "fails"
-    if all(x.mean() < -error for x, error in zip(whole, errors, strict=True)):
+    if all(x.mean() < -error for x, error in zip(differences, errors, strict=True)):
         return "holds"
     return "open"
 
@@ -80,10 +79,19 @@ def judge(differences: list[np.ndarray]) -> str:
 def row_of(
     own: np.ndarray, rivals: dict[str, np.ndarray], sign: int, unit: float, digits: int
 ) -> list[str]:
-    """The best rival, SMVR less it, and the verdict over all; sign −1 where more is better."""
-    best = min(rivals, key=lambda name: sign * rivals[name].mean())
-    verdict = judge([sign * (own - other) for other in rivals.values()])
-    return [best, paired(own - rivals[best], unit, digits), verdict]
+    """The best rival, SMVR less it, and the verdict over all; sign −1 where more is better.
+
+    A rival that diverged in a run does not count.
+    """
+    whole = {name: other for name, other in rivals.items() if np.isfinite(other).all()}
+    if not np.isfinite(own).all():
+        lost = f"{np.sum(~np.isfinite(own))} of {own.size} runs diverged"
+        return ["–", lost, "fails" if whole else "open"]
+    if not whole:
+        return ["–", "all rivals diverged in some run", "holds"]
+    best = min(whole, key=lambda name: sign * whole[name].mean())
+    verdict = judge([sign * (own - other) for other in whole.values()])
+    return [best, paired(own - whole[best], unit, digits), verdict]
 
 
 # The tables

@@ -36,4 +36,8 @@ def test_the_difference_is_that_to_the_best_rival(claims):
     rivals = {"far": own + 3, "near": own + 2 + 0.1 * AROUND, "diverged": np.full(4, np.inf)}
     best, difference, verdict = claims.row_of(own, rivals, 1, 10.0, 1)
     assert (best, difference, verdict) == ("near", "-20.0 ± 0.6", "holds")
-    assert claims.row_of(own, rivals | {"diverged": own - 1}, -1, 1.0, 0) == ["far", "-3 ± 0", "fails"]
+    assert claims.row_of(own, rivals, -1, 1.0, 0) == ["far", "-3 ± 0", "fails"]
+    lost = np.asarray([0.5, np.inf, 0.6, 0.8])
+    assert claims.row_of(lost, rivals, 1, 1.0, 0) == ["–", "1 of 4 runs diverged", "fails"]
+    assert claims.row_of(own, {"diverged": lost}, 1, 1.0, 0)[2] == "holds"
+    assert claims.row_of(lost, {"diverged": lost}, 1, 1.0, 0) == ["–", "1 of 4 runs diverged", "open"]

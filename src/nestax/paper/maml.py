@@ -420,7 +420,7 @@ class FewShot:
         return Table(columns, rows)
 
     def apart(self) -> Table:
-        """Accuracy on test tasks, one method less another in the same run, in points ± standard error."""
+        """Accuracy on test tasks, one method less another in the same run, points ± standard error."""
         columns = ["shots", "method", "less", "runs", "1/3", "2/3", "3/3"]
         rows = []
         for number in self.shots:
