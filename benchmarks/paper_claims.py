@@ -17,7 +17,7 @@ import numpy as np
 
 import maml_trackers
 from nestax.paper import tilted
-from nestax.paper.portfolio import OF_THE_PAPER, ROWS, reproduce_portfolio
+from nestax.paper.portfolio import CONTENDERS, OF_THE_PAPER, ROWS, reproduce_portfolio
 from nestax.table import Table
 from pages import fill
 from real_data import industry
@@ -39,7 +39,10 @@ def run_market(count: int) -> dict[str, Any]:
     """Gap and gradient mapping of every seed, at the end of the budget and at half of it."""
     more = {"passes": 1, "rates": (0.1,), "tune_seeds": 1} if SMALL else {}
     name = f"Industry-{count}"
-    found = reproduce_portfolio({name: industry(count)[-ROWS:]}, seeds=SEEDS, tell=print, **more)
+    contenders = {method: CONTENDERS[method] for method in (*OF_THE_PAPER, PAPER_BETAS)}
+    found = reproduce_portfolio(
+        {name: industry(count)[-ROWS:]}, contenders=contenders, seeds=SEEDS, tell=print, **more
+    )
     ends = {}
     for method, trial in found.trials[name].items():
         middle = int(np.searchsorted(trial.samples, trial.samples[trial.end] / 2))
@@ -184,10 +187,16 @@ def maml_table() -> Table:
     return Table(columns, rows)
 
 
-def counted(table: Table) -> str:
-    """How often a claim holds, fails and is open."""
-    verdicts = table.column("ahead of all")
-    return ", ".join(f"{word} {verdicts.count(word)}" for word in ("holds", "fails", "open"))
+def tables() -> dict[str, Table]:
+    """From what is kept, by the part of the page."""
+    markets = {n: json.loads(market_file(n).read_text()) for n in MARKETS if market_file(n).is_file()}
+    cells = {b: tilted.kept_runs(KEPT / "tilted", b, list(tilted.PAPER)) for b in tilted.SETUPS}
+    return {
+        "portfolio": portfolio_table(markets),
+        "balls": ball_table(markets),
+        "term": term_table(cells),
+        "maml": maml_table(),
+    }
 
 
 if __name__ == "__main__":
@@ -198,12 +207,4 @@ if __name__ == "__main__":
         if not market_file(count).is_file():
             market_file(count).write_text(json.dumps(run_market(count)))
     if not given:
-        kept = {n: json.loads(market_file(n).read_text()) for n in MARKETS if market_file(n).is_file()}
-        cells = {b: tilted.kept_runs(KEPT / "tilted", b, list(tilted.PAPER)) for b in tilted.SETUPS}
-        tables = {
-            "portfolio": portfolio_table(kept),
-            "balls": ball_table(kept),
-            "term": term_table(cells),
-            "maml": maml_table(),
-        }
-        fill("paper-claims.md", {name: table.to_markdown() for name, table in tables.items()})
+        fill("paper-claims.md", {name: table.to_markdown() for name, table in tables().items()})

@@ -41,3 +41,10 @@ def test_the_difference_is_that_to_the_best_rival(claims):
     assert claims.row_of(lost, rivals, 1, 1.0, 0) == ["–", "1 of 4 runs diverged", "fails"]
     assert claims.row_of(own, {"diverged": lost}, 1, 1.0, 0)[2] == "holds"
     assert claims.row_of(lost, {"diverged": lost}, 1, 1.0, 0) == ["–", "1 of 4 runs diverged", "open"]
+
+
+def test_the_page_shows_what_is_kept(claims):
+    text = (BENCHMARKS.parent / "docs" / "paper-claims.md").read_text()
+    for name, table in claims.tables().items():
+        shown = text.split(f"<!-- {name}: begin -->\n")[1].split(f"\n<!-- {name}: end -->")[0]
+        assert shown == table.to_markdown()

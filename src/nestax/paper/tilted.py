@@ -388,7 +388,10 @@ class TiltedRuns:
                 panels[row, name] = curves | {FULL: (ends, np.full((1, 2), level))}
         figure = draw_panels(panels, [NAMES["exact_value"], "gradient norm"])
         for axis in figure.axes[: len(self.trials)]:
-            axis.yaxis.get_major_locator().set_params(subs=(1, 2, 5))  # F spans hardly a decade
+            low, high = axis.get_ylim()
+            if high > 1_000 * low:
+                continue
+            axis.yaxis.get_major_locator().set_params(subs=(1, 2, 5))  # F spans few decades
             axis.yaxis.set_major_formatter("{x:g}")
             axis.yaxis.set_minor_formatter("")
         return figure
