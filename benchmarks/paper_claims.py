@@ -37,7 +37,9 @@ def market_file(count: int) -> Any:
 
 def run_market(count: int) -> dict[str, Any]:
     """Gap and gradient mapping of every seed, at the end of the budget and at half of it."""
-    more = {"passes": 1, "rates": (0.1,), "tune_seeds": 1} if SMALL else {}
+    more: dict[str, Any] = {}
+    if SMALL:
+        more = {"passes": 2, "batch_size": 8, "rates": (0.1,), "tune_seeds": 1}
     name = f"Industry-{count}"
     contenders = {method: CONTENDERS[method] for method in (*OF_THE_PAPER, PAPER_BETAS)}
     found = reproduce_portfolio(
