@@ -89,7 +89,7 @@ def measure(unit: str, market: int) -> tuple[dict, dict, dict]:
 def compute(jobs: int) -> dict[str, dict]:
     file = results("portfolio_figures.json")
     cells = json.loads(file.read_text()) if file.exists() else {}
-    todo = [(u, m) for m in MARKETS for u in UNITS if f"{u}, {m}" not in cells]
+    todo = [(u, m) for u in UNITS for m in MARKETS if f"{u}, {m}" not in cells]
     drawn = {}
     # Started afresh: a forked process inherits threads of JAX that it cannot use.
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
@@ -122,7 +122,7 @@ def draw(drawn: dict[int, Any]) -> None:
 
 
 def of_markets(cells: dict[str, dict], unit: str = "percent") -> dict[str, dict]:
-    return {f"Industry-{m}": cells[f"{unit}, {m}"] for m in sorted(MARKETS)}
+    return {f"Industry-{m}": cells[f"{unit}, {m}"] for m in sorted(MARKETS) if f"{unit}, {m}" in cells}
 
 
 def gap(cell: dict, method: str) -> np.ndarray:
@@ -230,17 +230,20 @@ def units(cells: dict[str, dict]) -> Table:
     return Table(["returns", "market", "SMVR", "NLASG", "its gap", "NLASG's", "difference"], rows)
 
 
+def tables(cells: dict[str, dict]) -> dict[str, Table]:
+    return {
+        "gaps": gaps(cells),
+        "differences": differences(cells, "SMVR"),
+        "settings": settings(cells),
+        "passes": passes(cells),
+        "radii": radii(cells),
+        "norms": norms(cells),
+        "units": units(cells),
+    }
+
+
 if __name__ == "__main__":
     arguments = parser(__doc__)
     arguments.add_argument("--jobs", type=int, default=1)
-    measured = compute(arguments.parse_args().jobs)
-    tables = {
-        "gaps": gaps(measured),
-        "differences": differences(measured, "SMVR"),
-        "settings": settings(measured),
-        "passes": passes(measured),
-        "radii": radii(measured),
-        "norms": norms(measured),
-        "units": units(measured),
-    }
-    fill("portfolios.md", {name: made.to_markdown() for name, made in tables.items()})
+    made = tables(compute(arguments.parse_args().jobs))
+    fill("portfolios.md", {name: table.to_markdown() for name, table in made.items()})
