@@ -120,7 +120,6 @@ def test_bad_problems_get_one_sentence(make, sentence):
     with pytest.raises((nx.ProblemError, nx.SettingError), match=sentence) as caught:
         make()
     assert "Traceback" not in str(caught.value)
-    assert caught.value.__cause__ is None
 
 
 def test_a_chain_that_does_not_fit_is_printed():
