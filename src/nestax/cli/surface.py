@@ -143,6 +143,10 @@ def portfolio(
     ] = None,
     batch_size: BatchOption = 64,
     seed: Annotated[int, typer.Option(help="Every draw is a function of it.")] = 0,
+    per_year: Annotated[
+        float | None,
+        typer.Option(min=0.01, help="Rows a year, for figures a year; by default told by the dates."),
+    ] = None,
     json: JsonOption = False,
     config: ConfigOption = None,
     out: OutOption = None,
@@ -189,6 +193,10 @@ def classify(
     steps: Annotated[int, typer.Option(min=1, help="Steps of the method.")] = 2_000,
     batch_size: Annotated[int, typer.Option(min=1, help="Draws per class and step.")] = 16,
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of the draws and of the split.")] = 0,
+    repeats: Annotated[
+        int | None,
+        typer.Option(min=1, help="How often a single file is split and all is fitted; 5 by default."),
+    ] = None,
     json: JsonOption = False,
     config: ConfigOption = None,
     out: OutOption = None,
