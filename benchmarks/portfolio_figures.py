@@ -103,7 +103,7 @@ def confirm(market: int, chosen: dict[str, dict]) -> dict[str, list[float]]:
     """The gap of every seed on the rows of the paper, at settings that other rows and seeds chose."""
     in_double()
     problem = portfolio_problem(industry(market)[:ROWS])
-    once = sum(level.source.size for level in problem.levels if level.source is not None)
+    once = sum(level.source.size or 0 for level in problem.levels if level.source is not None)
     runner = Runner(problem, size(PASSES_OF_A_RUN, small=2) * once, size(BATCH_SIZE, small=8))
     found = {}
     for method in AGAIN:
