@@ -8,7 +8,7 @@ CONSTRAINTS ?= constraints.txt
 
 .PHONY: help demo test test-slow test-kills test-users test-typed test-torch test-benchmarks test-browser test-matrix release-check docs gallery fuzz \
 	fuzz-short lint types constraints upgrade bench bench-torch portfolio-table memory-table tracked-cox tracked-robust \
-	tracked-cost rates autotune-table clean
+	tracked-ranking tracked-cost rates autotune-table clean
 help:
 	@echo "make demo        solve a portfolio on made-up returns; leaves demo/report.html"
 	@echo "make test        all tests but the slow ones and the pages of the docs"
@@ -32,6 +32,7 @@ help:
 	@echo "make memory-table      what memory is worth on 21 problems (NESTAX_DATA), into docs/memory.md"
 	@echo "make tracked-cox       what a tracker is worth in Cox's loss, into docs/tracked-results.md"
 	@echo "make tracked-robust    the same of a KL-robust network (NESTAX_DATA), into docs/tracked-results.md"
+	@echo "make tracked-ranking   the same of average precision (NESTAX_DATA), into docs/tracked-results.md"
 	@echo "make tracked-cost      what it costs in a step of ResNet-18, into docs/tracked-results.md"
 	@echo "make rates             how samples grow with accuracy, into docs/rates.md (hours; --jobs helps)"
 	@echo "make autotune-table    settings found by themselves against a grid, into docs/theory.md"
@@ -71,7 +72,7 @@ test-typed: $(READY)
 test-torch:
 	test -x .venv-torch/bin/python || $(PYTHON) -m venv .venv-torch
 	.venv-torch/bin/python -m pip install --quiet $(addprefix --constraint=,$(CONSTRAINTS)) \
-		--editable ".[flax]" torch==2.13.0 pytest
+		--editable ".[flax,sklearn]" torch==2.13.0 pytest
 	.venv-torch/bin/python -m pytest tests/torch tests/test_nnx.py \
 		tests/test_docs.py::test_code_of_a_framework_runs
 
@@ -162,8 +163,16 @@ tracked-cox:
 	$(PEERS) -m pip install --quiet --no-deps lifelines
 	$(PEERS) benchmarks/tracked_cox.py
 
-tracked-robust: $(READY)
-	$(BIN)/python benchmarks/tracked_robust.py
+# Of LibAUC's seventeen requirements its losses and optimisers need one more.
+LIBAUC = $(PEERS_READY) scikit-learn tqdm && $(PEERS) -m pip install --quiet --no-deps libauc==2.0.1
+
+tracked-robust:
+	$(LIBAUC)
+	$(PEERS) benchmarks/tracked_robust.py
+
+tracked-ranking:
+	$(LIBAUC)
+	$(PEERS) benchmarks/tracked_ranking.py
 
 tracked-cost:
 	$(PEERS_READY)
