@@ -208,6 +208,18 @@ def test_accuracies_are_at_equal_images(known):
     assert set(table.rows[2][3:]) == {"diverged"}
 
 
+def test_differences_are_those_of_the_same_run(known):
+    assert known.apart().rows == []  # of one run there is no error
+    twice = lambda name, test: dataclasses.replace(
+        known.cells["SMVR", 1], method=name, test=test, images=[0, 300, 600, 900]
+    )
+    own = twice("SMVR-ADAM", [[0.2, 0.5, 0.6, 0.9], [0.2, 0.5, 0.6, 0.7], [0.2, 0.5, 0.6, 0.7]])
+    plain = twice("Plain-ADAM", [[0.2, 0.4, 0.5, 0.7], [0.2, 0.4, 0.5, 0.6]])
+    both = FewShot({("SMVR-ADAM", 1): own, ("Plain-ADAM", 1): plain}, SMALL)
+    (row,) = both.apart().rows
+    assert row == [1, "SMVR-ADAM", "Plain-ADAM", 2, "+10.0 ± 0.0", "+10.0 ± 0.0", "+15.0 ± 5.0"]
+
+
 def test_findings_name_all_methods_as_they_fall(known):
     first, *_, third, diverged, missing = known.findings()
     assert first == "1-shot, 1/3 of 900 images: SCSC 40.0 %; SMVR 20.0 %."
