@@ -16,6 +16,7 @@ RESULTS = (
     "portfolios",
     "tilted-results",
     "meta-learning",
+    "paper-claims",
     "memory",
     "tracked-results",
     "speed",
