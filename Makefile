@@ -100,10 +100,10 @@ $(DOCS_READY): pyproject.toml $(CONSTRAINTS) docs/constraints.txt
 		--editable ".[plot,sklearn]" --group docs
 	touch $(DOCS_READY)
 
-# A warning is an error, and a link that leads nowhere is a warning.
+# A warning is an error, and a link that leads nowhere is a warning. One process: JAX does not fork.
 docs: $(DOCS_READY)
 	rm -rf docs/_build/html
-	$(DOCS)/bin/python -m sphinx --fail-on-warning --keep-going --jobs auto --quiet docs docs/_build/html
+	$(DOCS)/bin/python -m sphinx --fail-on-warning --keep-going --quiet docs docs/_build/html
 
 gallery: $(DOCS_READY)
 	$(DOCS)/bin/python -m pip install --quiet $(addprefix --constraint=,$(CONSTRAINTS)) --constraint=docs/constraints.txt \

@@ -80,6 +80,7 @@ def read_index(folder: Path) -> list[Section]:
 
 def write(folder: Path) -> None:
     """Everything that Sphinx is to find."""
+    shutil.rmtree(folder / "gallery", ignore_errors=True)  # may hold examples that are gone
     for name in WRITTEN:
         shutil.rmtree(folder / name, ignore_errors=True)
         (folder / name).mkdir()

@@ -224,6 +224,9 @@ def few_shot_figure(
     )
     accuracies = result.accuracies()
     details = result.details()
+    apart = result.apart()
+    words = "The same, one method less another in the same run, ± standard error"
+    paired = [(words, apart)] if apart.rows else []
     return Outcome(
         title="Five-step meta-learning of handwriting",
         summary=" ".join(result.findings()),
@@ -232,13 +235,19 @@ def few_shot_figure(
                 "Accuracy on test tasks in percent, by thirds of the images that all have drawn",
                 accuracies,
             ),
+            *paired,
             ("Chosen settings and cost", details),
         ],
         numbers={
             "methods": [dict(zip(accuracies.columns, row, strict=True)) for row in accuracies.rows],
             "findings": result.findings(),
         },
-        records={"accuracies": accuracies, "methods": details, "curves": result.curves()},
+        records={
+            "accuracies": accuracies,
+            "apart": apart,
+            "methods": details,
+            "curves": result.curves(),
+        },
         draw=lambda: [
             (
                 "figure-4",
