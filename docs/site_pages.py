@@ -146,7 +146,7 @@ def names_of(module: types.ModuleType) -> list[str]:
 
 def write_names(folder: Path) -> str:
     """Tables of all public names; a page for each is made by autosummary."""
-    return write_names_of_top(folder) + write_names_of_modules(folder)
+    return write_names_of_top(folder) + "\n\n" + write_names_of_modules(folder)
 
 
 def write_names_of_top(folder: Path) -> str:
