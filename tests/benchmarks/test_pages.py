@@ -84,6 +84,12 @@ def test_the_page_of_rates_shows_what_is_kept(program):
         assert on_page("rates.md", family) == complexity.table(cells, family)
 
 
+def test_the_page_of_portfolios_shows_what_is_kept(program):
+    figures = program("portfolio_figures")
+    for name, table in figures.tables(kept("portfolio_figures.json")).items():
+        assert on_page("portfolios.md", name) == table.to_markdown()
+
+
 def test_the_page_of_speed_shows_what_is_kept(program):
     tables = program("speed_tables").tables(kept("cpu.json"), kept("gpu.json"))
     for name, table in tables.items():

@@ -224,6 +224,9 @@ def few_shot_figure(
     )
     accuracies = result.accuracies()
     details = result.details()
+    apart = result.apart()
+    words = "The same, one method less another in the same run, ± standard error"
+    paired = [(words, apart)] if apart.rows else []
     return Outcome(
         title="Five-step meta-learning of handwriting",
         summary=" ".join(result.findings()),
@@ -232,7 +235,7 @@ def few_shot_figure(
                 "Accuracy on test tasks in percent, by thirds of the images that all have drawn",
                 accuracies,
             ),
-            ("The same, one method less another in the same run, ± standard error", result.apart()),
+            *paired,
             ("Chosen settings and cost", details),
         ],
         numbers={
@@ -241,7 +244,7 @@ def few_shot_figure(
         },
         records={
             "accuracies": accuracies,
-            "apart": result.apart(),
+            "apart": apart,
             "methods": details,
             "curves": result.curves(),
         },
