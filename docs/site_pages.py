@@ -406,7 +406,7 @@ def connect(app) -> None:
 
 def read_source(app, name: str, source: list[str]) -> None:
     """Links that leave this folder, and the figure and words that an example has left."""
-    source[0] = with_links(source[0], "../")
+    source[0] = with_links(source[0], "../" * (name.count("/") + 1))
     if name.startswith("gallery/"):
         source[0] = with_output(Path(app.srcdir), name, source[0])
 
