@@ -9,10 +9,14 @@ from nestax.problems.chains.smooth_chain import smooth_chain as smooth_chain
 from nestax.problems.chains.zero_chain import zero_chain as zero_chain
 from nestax.problems.coupled.average_precision import average_precision as average_precision
 from nestax.problems.coupled.contrastive import contrastive as contrastive
+from nestax.problems.coupled.ndcg import ndcg as ndcg
 from nestax.problems.coupled.partial_auc import partial_auc as partial_auc
 from nestax.problems.few_shot import networks as networks
 from nestax.problems.few_shot.maml import maml as maml
 from nestax.problems.few_shot.tasks import Tasks as Tasks
+from nestax.problems.nested.information_gain import information_gain as information_gain
+from nestax.problems.nested.log_marginal import log_marginal as log_marginal
+from nestax.problems.policy.bellman import bellman as bellman
 from nestax.problems.portfolio.exact import ExactPortfolio as ExactPortfolio
 from nestax.problems.portfolio.log_utility import log_utility as log_utility
 from nestax.problems.portfolio.mean_cvar import mean_cvar as mean_cvar

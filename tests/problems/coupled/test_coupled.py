@@ -54,6 +54,27 @@ def partial_by_loops(X, y, w, scale, surrogate, other=None, threshold=None):
     return threshold + other * (np.mean([np.exp((r - threshold) / other) for r in risks]) - 1)
 
 
+def queries():
+    """Seven queries of 2 to 9 documents, in no order; one has nothing relevant."""
+    rng = np.random.default_rng(4)
+    query = rng.permutation(np.repeat(list("abcdefg"), [2, 9, 4, 5, 3, 6, 7]))
+    y = rng.integers(0, 4, len(query)) * (query != "c")
+    return rng.standard_normal((len(query), 4)), y, query
+
+
+def gain_by_loops(X, y, query, w, margin):
+    h, each = X @ w, []
+    for q in sorted(set(query)):
+        own = np.flatnonzero(query == q)
+        best = sum((2.0**v - 1) / np.log2(2 + k) for k, v in enumerate(sorted(y[own])[::-1]))
+        total = 0.0
+        for i in own:
+            rank = 1 + sum(max(0, 1 + (h[j] - h[i]) / margin) ** 2 for j in own if j != i)
+            total += (2.0 ** y[i] - 1) / np.log2(1 + rank)
+        each += [total / best] if best else []
+    return -np.mean(each)
+
+
 def logistic(s):
     return np.log(1 + np.exp(s))
 
@@ -98,6 +119,11 @@ def cases():
             / 2
             + 0.05 * (np.sum(W**2) + np.sum(W[:, 1:] ** 2)),
         ),
+        "ndcg": (
+            nx.problems.ndcg(*queries(), margin=0.8, visit=4),
+            w,
+            gain_by_loops(*queries(), w, 0.8),
+        ),
         "partial AUC, one-way": (
             nx.problems.partial_auc(X, y, temperature=0.6, visit=4),
             w,
@@ -120,6 +146,7 @@ CASES = (
     "average precision",
     "contrastive",
     "two towers",
+    "ndcg",
     "partial AUC, one-way",
     "partial AUC, squared hinge",
     "partial AUC, two-way",
@@ -208,6 +235,31 @@ def test_a_model_of_ones_own_is_evaluated_once_for_every_row():
         )
         values = run.records["exact_value"]
         assert values[-1] < values[0] - 0.05
+
+
+def ndcg_of(h, y, query):
+    """The true one, of the order by scores."""
+    each = []
+    for q in sorted(set(query)):
+        gains = 2.0 ** y[query == q] - 1
+        discount = 1 / np.log2(2 + np.arange(len(gains)))
+        if gains.any():
+            each.append(gains[np.argsort(-h[query == q])] @ discount / (np.sort(gains)[::-1] @ discount))
+    return np.mean(each)
+
+
+def test_ndcg_bounds_the_true_one_and_learns_an_order():
+    X, _, query = queries()
+    y = np.digitize(X @ [1.0, -0.5, 0.2, 0.0], [0.0, 0.8, 1.6])
+    problem = nx.problems.ndcg(X, y, query, visit=8, margin=0.3)
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        w = rng.normal(size=4)
+        assert problem.value(jnp.asarray(w)) >= -ndcg_of(X @ w, y, query)
+    run = nx.minimize(
+        problem, nx.SOX(0.3, 0.3), optax.adam(0.02), steps=800, batch_size=4, progress=False
+    )
+    assert ndcg_of(X @ np.asarray(run.w), y, query) > 0.95
 
 
 def test_a_learned_temperature_stays_warm_and_an_encoder_learns():
@@ -321,6 +373,16 @@ def test_ranges_hold_what_trackers_become():
         (lambda: nx.problems.average_precision(*ranking(), margin=0), "margin must be positive"),
         (lambda: nx.problems.average_precision(*ranking(), visit=99), "visit must be at most"),
         (lambda: nx.problems.contrastive(np.ones((4, 2)), np.ones((5, 2))), "of one shape"),
+        (
+            lambda: nx.problems.ndcg(np.ones((3, 2)), [1, 0, 1], ["a", "b", "a"]),
+            "query b has one document, which nothing can be ranked before: leave it out",
+        ),
+        (lambda: nx.problems.ndcg(np.ones((2, 2)), [0, 0], [1, 1]), "no document is relevant"),
+        (
+            lambda: nx.problems.ndcg(np.ones((2, 2)), [0, -1], [1, 1]),
+            "relevance of at least 0 .* got -1",
+        ),
+        (lambda: nx.problems.ndcg(np.ones((2, 2)), [0, 1], [1]), "one label for every document"),
         (lambda: nx.problems.contrastive(*views(), temperature=0.01), "at least 0.05"),
         (lambda: nx.problems.contrastive(*views(), model=network), "needs its starting weights"),
         (lambda: nx.problems.contrastive(*views(), partner=network), "give both, or neither"),
