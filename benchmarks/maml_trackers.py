@@ -7,8 +7,8 @@ Cases:
 
 sinusoids, every task   M = B = 16 tasks, two inner steps of 0.01, 2 of 20 rows a level, 500 steps
 sinusoids, 16 of 128    B = 16 of M = 128 tasks a step, otherwise the same: a task rests for 8 steps
-Omniglot, every task    M = B = 16 tasks of five classes, five inner steps of 0.1, 1,000 steps; 32
-                        filters. A level draws one of the 20 images of every class; inner levels
+Omniglot, every task    M = B = 16 tasks of five classes, 14 × 14, 32 filters, five inner steps of 0.1,
+                        400 steps. A level draws one of the 20 images of every class; inner levels
                         and the outer one draw from the same twenty, as in the paper's formula
 
 Every method has the samples of so many steps with one batch a level. Settings (learning rates times
@@ -46,6 +46,8 @@ from task_memory import ProductSPIDER, TaskMemory
 FIRST_TUNING_SEED = 1_000_000
 RECORDS = size(20, small=2)
 BETAS = (0.1, 0.3, 0.5, 0.9)
+#: A method without a knob, tried as often as the others.
+NO_KNOB = (1.0,) * len(BETAS)
 SCALES = (0.25, 0.5, 1.0, 2.0)
 BOUNDS = (0.1, 0.3, 1.0, 3.0)
 #: Steps between restarts, and the rows of a task that a restart looks at: all.
@@ -57,6 +59,7 @@ class Case(NamedTuple):
     """A problem, the same with one chain for all tasks, and sizes.
 
     rows: draws a level, task and step.
+    tuning: seeds that choose.
     descent, adaptive: learning rates of the two kinds of steps.
     """
 
@@ -65,7 +68,6 @@ class Case(NamedTuple):
     rows: int
     steps: int
     tuning: int
-    seeds: int
     descent: tuple[float, ...]
     adaptive: tuple[float, ...]
 
@@ -113,7 +115,7 @@ def spider(s: Any, _: int) -> Any:
 
 
 DESCENT = {
-    "Plain": Rival(lambda s, _: (nx.Plain(), Descent(s.lr)), "descent", (1.0,)),
+    "Plain": Rival(lambda s, _: (nx.Plain(), Descent(s.lr)), "descent", NO_KNOB),
     "A-TSCGD": Rival(atscgd, "descent", SCALES),
     "NLASG": Rival(
         lambda s, _: (nx.PerBlock(nx.NLASG(s.knob)), Averaged(s.lr / s.knob, s.knob)), "descent"
@@ -123,7 +125,7 @@ DESCENT = {
     "SMVR": Rival(lambda s, _: (smvr(s.knob), Descent(s.lr)), "descent"),
 }
 ADAPTIVE = {
-    "Plain-ADAM": Rival(lambda s, _: (nx.Plain(), rule(s.lr)), "adaptive", (1.0,)),
+    "Plain-ADAM": Rival(lambda s, _: (nx.Plain(), rule(s.lr)), "adaptive", NO_KNOB),
     "MOML-ADAM": Rival(lambda s, _: (TaskMemory(s.knob, "average", "raw"), rule(s.lr)), "adaptive"),
     "NLASG-ADAM": Rival(lambda s, _: (nx.PerBlock(nx.NLASG(s.knob)), rule(s.lr)), "adaptive"),
     "SCSC-ADAM": Rival(lambda s, _: (nx.PerBlock(nx.SCSC(s.knob)), rule(s.lr)), "adaptive"),
@@ -135,7 +137,7 @@ LITERAL = {
     ),
 }
 FIRST_MOMENT = {
-    "Plain, first moment": Rival(lambda s, _: (nx.Plain(), optax.adam(s.lr)), "adaptive", (1.0,)),
+    "Plain, first moment": Rival(lambda s, _: (nx.Plain(), optax.adam(s.lr)), "adaptive", NO_KNOB),
     "SMVR, first moment": Rival(lambda s, _: (smvr(s.knob), optax.adam(s.lr)), "adaptive"),
 }
 RESTING = {
@@ -219,21 +221,20 @@ def sinusoid_case(count: int, visit: int) -> Case:
         *pair,
         rows=2,
         steps=size(500, small=4),
-        tuning=size(4, small=1),
-        seeds=size(12, small=2),
-        descent=(0.003, 0.01, 0.03, 0.1, 0.3),
+        tuning=size(3, small=1),
+        descent=(0.01, 0.03, 0.1, 0.3),
         adaptive=(0.003, 0.01, 0.03, 0.1),
     )
 
 
 def omniglot_case() -> Case:
-    side, filters = size((28, 32), small=(7, 2))
+    side, filters = size((14, 32), small=(7, 2))
     images = omniglot(side)
     network = in_float32(in_one_vector(convolutional(WAYS, side=side, filters=filters)))
     count = size(16, small=2)
     halves = images.tasks(count, ways=WAYS, support=10, query=10)
     whole = jax.tree.map(lambda a, b: np.concatenate([a, b], axis=1), halves.support, halves.query)
-    test = images.tasks(size(200, small=3), ways=WAYS, support=5, query=15, test=True)
+    test = images.tasks(size(100, small=3), ways=WAYS, support=5, query=15, test=True)
     scores = {"train": halves.with_shots(1), "test": test.with_shots(1), "five": test}
     tasks = halves._replace(support=whole, query=whole)
     inner = (size(INNER_STEPS, small=1), 0.1)
@@ -241,11 +242,10 @@ def omniglot_case() -> Case:
     return Case(
         *pair,
         rows=1,
-        steps=size(1_000, small=4),
+        steps=size(400, small=4),
         tuning=1,
-        seeds=size(6, small=2),
-        descent=(0.03, 0.1, 0.3, 1.0),
-        adaptive=(0.0003, 0.001, 0.003, 0.01),
+        descent=(0.1, 0.3, 1.0),
+        adaptive=(0.0003, 0.001, 0.003),
     )
 
 
@@ -256,7 +256,7 @@ CASES = {
 }
 
 
-def runs_of(case: Case, rival: Rival, records: list[str], settings: Any, seeds: list[int]) -> nx.Sweep:
+def runs_of(case: Case, rival: Rival, records: list[str], settings: Any, seeds: np.ndarray) -> nx.Sweep:
     problem = case.shared if rival.shared else case.problem
     rows = case.rows * (case.problem.blocks.visit if rival.shared else 1)
     return nx.sweep(
@@ -285,19 +285,21 @@ def cell(title: str, case: Case, name: str) -> dict[str, Any]:
     rates = getattr(case, rival.rates)
     settings = nx.grid(lr=rates, knob=rival.values)
     begin = time.perf_counter()
-    tuning = late(
-        runs_of(case, rival, records, settings, [FIRST_TUNING_SEED + k for k in range(case.tuning)]), "F"
-    )
+    # As many lanes for the chosen setting as for all, so that one program does both.
+    shape = (len(settings["lr"]), case.tuning)
+    tuning_seeds = np.broadcast_to(FIRST_TUNING_SEED + np.arange(case.tuning), shape)
+    tuning = late(runs_of(case, rival, records, settings, tuning_seeds), "F")
+    print(f"{title}: {name} tuned after {time.perf_counter() - begin:.0f} s", flush=True)
     best = int(np.argmin(tuning.mean(axis=1)))
-    chosen = {key: column[[best]] for key, column in settings.items()}
-    runs = runs_of(case, rival, records, chosen, list(range(case.seeds)))
+    chosen = {key: np.full(shape[0], column[best]) for key, column in settings.items()}
+    runs = runs_of(case, rival, records, chosen, np.arange(np.prod(shape)).reshape(shape))
     return {
         "lr": float(chosen["lr"][0]),
         "knob": float(chosen["knob"][0]),
         "tuning": tuning.mean(axis=1).reshape(len(rates), -1).tolist(),
         "samples": runs.records["samples"].tolist(),
-        "curve": {key: runs.records[key][0].mean(axis=0).tolist() for key in records},
-        "runs": {key: late(runs, key)[0].tolist() for key in records},
+        "curve": {key: runs.records[key].mean(axis=(0, 1)).tolist() for key in records},
+        "runs": {key: late(runs, key).ravel().tolist() for key in records},
         "seconds": time.perf_counter() - begin,
         "device": jax.devices()[0].device_kind,
     }
@@ -326,19 +328,40 @@ def table_of(title: str) -> Table:
         for key, word in words.items():
             runs = np.asarray(found["runs"][key])
             unit = 100.0 if word.endswith("%") else 1.0
-            numbers.append(with_error(runs, unit=unit))
+            lost = np.sum(~np.isfinite(runs))
+            numbers.append(f"{lost} of {runs.size} diverged" if lost else with_error(runs, unit=unit))
         for key in ("F", list(words)[-1]):
-            if own is None or own not in kept:
+            both = [np.asarray(kept[one]["runs"][key]) for one in (own, name) if one in kept]
+            if len(both) < 2 or not np.isfinite(both).all():
                 numbers.append("–")
                 continue
             unit = 100.0 if words[key].endswith("%") else 1.0
-            apart = np.asarray(kept[own]["runs"][key]) - np.asarray(found["runs"][key])
-            numbers.append(with_error(apart, signed="+", unit=unit))
-        knob = "–" if RIVALS[name].values == (1.0,) else f"{found['knob']:g}"
+            numbers.append(with_error(both[0] - both[1], signed="+", unit=unit))
+        knob = "–" if RIVALS[name].values == NO_KNOB else f"{found['knob']:g}"
         rows.append([name, f"{found['lr']:g}", knob, *numbers])
     last = list(words.values())[-1]
     columns = ["method", "lr", "knob", *words.values(), "SMVR less it: F", f"the same, {last}"]
     return Table(columns, rows)
+
+
+def by_rate(title: str) -> Table:
+    """F on the seeds that tune, at the best value of the knob for every learning rate."""
+    case = CASES[title]()
+    names = [n for n in METHODS[title] if RIVALS[n].rates == "adaptive" and file_of(title, n).is_file()]
+    rows = []
+    for name in names:
+        tuning = np.asarray(json.loads(file_of(title, name).read_text())["tuning"])
+        best = tuning.argmin(axis=1)
+        knobs = RIVALS[name].values
+        tried = knobs != NO_KNOB
+        cells = [
+            (f"{row[k]:.2f}" + (f" (β {knobs[k]:g})" if tried else ""))
+            if np.isfinite(row[k])
+            else "diverged"
+            for row, k in zip(tuning, best, strict=True)
+        ]
+        rows.append([name, *cells])
+    return Table(["method", *(f"lr {rate:g}" for rate in case.adaptive)], rows)
 
 
 def rival_of(name: str) -> str | None:
@@ -369,4 +392,6 @@ if __name__ == "__main__":
                 flush=True,
             )
     if given.case is None:
-        fill("meta-learning.md", {title: table_of(title).to_markdown() for title in METHODS})
+        tables = {title: table_of(title) for title in METHODS}
+        tables |= {f"{title}, by rate": by_rate(title) for title in METHODS}
+        fill("meta-learning.md", {name: table.to_markdown() for name, table in tables.items()})

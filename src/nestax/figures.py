@@ -168,7 +168,8 @@ def _bars(names: Sequence[str], percent: np.ndarray) -> list[tuple[str, float]]:
     own = own[: MOST_BARS - 1] if len(own) > MOST_BARS else own
     bars = sorted(((_short(names[k]), float(percent[k])) for k in own), key=lambda bar: -bar[1])
     if others := len(percent) - len(own):
-        rest = float(percent.sum() - percent[own].sum())
+        # Rounding errors have no side of the axis.
+        rest = float(np.round(percent.sum() - percent[own].sum(), 9)) + 0.0
         bars.append((f"{others} other{'s' if others > 1 else ''}", rest))
     return bars
 

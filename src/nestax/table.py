@@ -84,12 +84,12 @@ def inert(cell: Any) -> Any:
 
 
 def is_number(x: Any) -> bool:
-    """Whether something is a number, or words for one."""
+    """Whether something is a number, or words for one, such as "1,234" or "0.5 ± 0.1"."""
+    parts = x.replace(",", "").split(" ± ") if isinstance(x, str) else [x]
     try:
-        float(x.replace(",", "") if isinstance(x, str) else x)
+        return all(isinstance(float(part), float) for part in parts)
     except (TypeError, ValueError):
         return False
-    return True
 
 
 def as_html(*parts: Any) -> str:

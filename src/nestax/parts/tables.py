@@ -57,7 +57,7 @@ def fill_table(
     """Visits all blocks, some at a time, with ``start(chain, batches) = (outcome, row)``.
 
     Returns the average of the outcomes, and the table of the rows, whose floating-point numbers are
-    ``store``d as that dtype; None means as they are.
+    kept as ``store``, a dtype; None means as they are.
     """
     blocks: Any = problem.blocks
     if visited_in(batches).shape[0] != blocks.blocks:
