@@ -5,12 +5,12 @@
 level 1   f_1(w; θ' | θ, ε) = p(y|θ', w)/p(y|θ, w),  y = y(w, θ, ε)     evidence
 level 2   f_2(u) = log u                                                log, deterministic
 
-The design w is chosen before the outcome y is known; EIG is how much y is expected to tell of θ. Outcomes
-never come back, so that nothing can be remembered of them, unless a number of them is kept.
+The design w is chosen before the outcome y is known; EIG is how much y is expected to tell of θ.
+Outcomes never come back, so that nothing can be remembered of them, unless a number of them is kept.
 
 Lindley, Ann. Math. Stat. 1956; Rainforth, Cornish, Yang, Warrington, Wood: On nesting Monte Carlo
-estimators, ICML 2018; Goda, Hironaka, Kitade, Foster: Unbiased MLMC stochastic gradient-based optimization
-of Bayesian experimental designs, SIAM J. Sci. Comput. 2022.
+estimators, ICML 2018; Goda, Hironaka, Kitade, Foster: Unbiased MLMC stochastic gradient-based
+optimization of Bayesian experimental designs, SIAM J. Sci. Comput. 2022.
 """
 
 from collections.abc import Callable

@@ -5,7 +5,8 @@
 level 1   f_1^i(w; z) = e^{a(w; x_i, z) − c_i}      weight
 level 2   f_2^i(u) = −log u − c_i                   evidence, deterministic
 
-a is log p(x|z, w) for z of the prior, or log p(x, z|w) − log q(z|x, w) for z = z(w, x, key) of q. c_i is a reference, about log E e^a at the start. The mean over a few z inside of a logarithm is what an
+a is log p(x|z, w) for z of the prior, or log p(x, z|w) − log q(z|x, w) for z = z(w, x, key) of q. c_i is
+a reference, about log E e^a at the start. The mean over a few z inside of a logarithm is what an
 importance-weighted bound takes, and is too low.
 
 Burda, Grosse, Salakhutdinov: Importance weighted autoencoders, ICLR 2016.
