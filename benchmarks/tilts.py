@@ -49,7 +49,13 @@ if __name__ == "__main__":
     grid = np.meshgrid(np.linspace(-4.2, 4.4, 300), np.linspace(-4.0, 3.6, 300))
     for axis, ((inner, outer), title) in zip(axes.flat, PANELS.items(), strict=True):
         model = nx.sklearn.TiltedClassifier(
-            inner_tilt=inner, outer_tilt=outer, method="exact", max_iter=STEPS, random_state=0
+            inner_tilt=inner,
+            outer_tilt=outer,
+            balanced=False,
+            l2=0.01,
+            method="exact",
+            max_iter=STEPS,
+            random_state=0,
         ).fit(X, y)
         right = model.predict(new) == truth
         found = [right[truth == k].mean() for k in (0, 1)]

@@ -19,7 +19,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import nestax as nx
 from nestax.loop.compiled import TRACES
 from nestax.run.result import Status
-from nestax.sklearn import TiltedClassifier, TiltedRegressor, tilted
+from nestax.sklearn import TiltedClassifier, TiltedRegressor, linear, tilted
+from nestax.sklearn.tilted_rows import TiltedRows
 
 #: All tests have at most 512 rows and 16 features, and numbers of steps that share their programs: draws
 #: are made ahead for parts of a run of equal length.
@@ -45,8 +46,11 @@ TARGETS = X @ [1.0, 0.02, -100.0] + 0.3 * np.random.default_rng(1).normal(size=4
 TARGETS[::20] += 30
 
 
+FIXED = {"inner_tilt": -2.0, "outer_tilt": 10.0, "l2": 0.01, "balanced": False}
+
+
 def classifier(**settings):
-    return TiltedClassifier(**({"max_iter": STEPS, "random_state": 0} | settings))
+    return TiltedClassifier(**({"max_iter": STEPS, "random_state": 0} | FIXED | settings))
 
 
 def regressor(**settings):
@@ -209,7 +213,8 @@ def test_a_class_that_is_taken_for_wrong_labels_is_a_warning():
     share, common = np.mean(sides, axis=1), np.array([np.mean(Y[side] == 0) for side in sides])
     always = tilted_mean(np.log(common) / -2, 10, share)
     np.testing.assert_allclose(fitted.objective_, always, rtol=1e-2)
-    advice = fitted.set_params(inner_tilt=0)._doubt(fitted._kept)
+    fitted.tilt_ = 0.0
+    advice = fitted._doubt(fitted._kept)
     assert advice == "every row is predicted to be of class common: raise outer_tilt, or add features."
 
 
@@ -236,6 +241,7 @@ def test_partial_fit_is_one_run_trackers_included():
     once = classifier()
     once._read(X, NAMES, first=True)
     once._begin(X, np.unique(NAMES))
+    once._choose(X, NAMES, None)
     carry = once._run(once._split(X, NAMES, None), 2 * 25, 1, tilted.Decay(1 / 2))
     carries_are_equal(streamed._carry, carry)
     np.testing.assert_array_equal(streamed.coef_, once.coef_)
@@ -322,10 +328,10 @@ def test_a_run_that_is_interrupted_or_breaks_down_is_no_fit(monkeypatch):
 
         return fake
 
-    monkeypatch.setattr(tilted, "minimize", ended(Status.INTERRUPTED))
+    monkeypatch.setattr(linear, "minimize", ended(Status.INTERRUPTED))
     with pytest.raises(KeyboardInterrupt):
         classifier().fit(X, NAMES)
-    monkeypatch.setattr(tilted, "minimize", ended(Status.NONFINITE))
+    monkeypatch.setattr(linear, "minimize", ended(Status.NONFINITE))
     with pytest.warns(ConvergenceWarning, match="It broke"):
         classifier().fit(X, NAMES)
 
@@ -336,6 +342,40 @@ def test_warnings_of_steps_too_long_and_groups_too_small():
     lonely = np.where(np.arange(400) == 7, "x", "y")
     with pytest.warns(UserWarning, match="group x has a single row, so that nothing tells"):
         classifier(inner_tilt=-0.1).fit(X, NAMES, lonely)
+
+
+def test_the_risk_that_settings_are_chosen_by_is_that_of_the_fit():
+    """Both closed forms agree, and the gradient is the derivative."""
+    for y, classes in ((NAMES, 2), (THREE, 3)):
+        model = classifier(balanced=True).fit(X, y)
+        Z = StandardScaler().fit_transform(X)
+        number = np.searchsorted(model.classes_, y)
+        rows = TiltedRows(Z, number, number, classes, model.outer_tilt, True)
+        slopes = (model.coef_ * X.std(axis=0)).T
+        at = np.vstack([slopes, model.intercept_ + model.coef_ @ X.mean(axis=0)]).ravel()
+        value, grad = rows.value_and_grad(at, model.tilt_, model.l2_)
+        np.testing.assert_allclose(value, model.objective_, rtol=1e-9)
+        of = lambda w, rows=rows: rows.value_and_grad(w, -2.0, 0.01)[0]
+        step = 1e-6 * np.eye(len(at))
+        slope = [(of(at + e) - of(at - e)) / 2e-6 for e in step]
+        np.testing.assert_allclose(grad, slope, atol=1e-7)
+
+
+def test_tilts_are_chosen_by_the_labels_that_there_are():
+    """A few wrong labels far out ask for a negative tilt."""
+    rng = np.random.default_rng(0)
+    Z = rng.normal(size=(400, 2))
+    y = (Z[:, 0] > 0).astype(int)
+    Z[:20, 0], y[:20] = 8, 0
+    noisy = TiltedClassifier(l2=0.01, max_iter=STEPS, random_state=0).fit(Z, y)
+    assert noisy.tilt_ < 0
+    assert np.mean(noisy.predict(Z)[20:] == y[20:]) > 0.97
+    known = classifier(inner_tilt="auto", l2="auto").fit(X, NAMES)
+    assert known.tilt_ in (0.0, -1.0, -2.0)
+    assert known.l2_ in (1.0, 0.1, 0.01, 1 / 400)
+    with pytest.warns(UserWarning, match="group True has a single row"):
+        alone = classifier(inner_tilt="auto").fit(X[:60], np.arange(60) == 7)
+    assert alone.tilt_ == 0
 
 
 @pytest.mark.parametrize(
@@ -357,6 +397,13 @@ def test_settings_are_refused_in_one_sentence(settings, sentence):
         classifier(**settings).fit(X, NAMES)
     with pytest.raises(nx.SettingError, match=sentence):
         regressor(**settings).partial_fit(X, TARGETS)
+
+
+def test_what_cannot_be_chosen_is_refused():
+    with pytest.raises(nx.SettingError, match="cv must be at least 2, for rows are held out; got 1"):
+        classifier(cv=1).fit(X, NAMES)
+    with pytest.raises(nx.SettingError, match="inner_tilt must be a finite number; got 'auto'"):
+        regressor(inner_tilt="auto").fit(X, TARGETS)
 
 
 @pytest.mark.parametrize(

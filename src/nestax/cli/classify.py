@@ -54,6 +54,7 @@ def classify_file(
     settings = {
         "inner_tilt": inner_tilt,
         "outer_tilt": outer_tilt,
+        "balanced": False,
         "l2": l2,
         "method": method,
         "max_iter": steps,

@@ -7,5 +7,8 @@ except ImportError:
 
 from nestax.sklearn.cox import CoxRegressor as CoxRegressor
 from nestax.sklearn.portfolio import MeanDeviationPortfolio as MeanDeviationPortfolio
+from nestax.sklearn.ranking import RankingClassifier as RankingClassifier
+from nestax.sklearn.robust import RobustClassifier as RobustClassifier
+from nestax.sklearn.robust import RobustRegressor as RobustRegressor
 from nestax.sklearn.tilted import TiltedClassifier as TiltedClassifier
 from nestax.sklearn.tilted import TiltedRegressor as TiltedRegressor

@@ -2,97 +2,66 @@
 
     F(w) = (1/t)·log Σ_g p_g e^{t R_g(w)} + l2/2·‖slope‖²,   R_g(w) = (1/τ)·log mean_g e^{τℓ(w; z)}
 
-with g the groups of rows, by default the classes, and p_g their shares. It is the problem of
-``nx.problems.hierarchical_term`` for features that are centred and scaled, column by column, so that no
-setting depends on their units; ``coef_`` and ``intercept_`` are for features as they were given.
+with g the groups of rows, by default the classes, and p_g their shares, or equal ones. It is the problem
+of ``nx.problems.hierarchical_term``, for scaled features. What is "auto" is chosen by cross-validation:
+the fits of the folds are full ones by a quasi-Newton method, of which many cost less than one run.
 """
 
-import abc
 import math
 import warnings
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
-from jaxtyping import Array, PyTree
-from scipy.special import log_softmax, logsumexp
-from scipy.stats import median_abs_deviation
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, is_regressor
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.preprocessing import StandardScaler
-from sklearn.utils import check_random_state, column_or_1d
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.model_selection import StratifiedKFold
+from sklearn.utils import column_or_1d
 
 from nestax.chain.problem import Problem
 from nestax.draws.source import Groups
-from nestax.errors import DivergenceWarning, ProblemError, SettingError, check_count, check_number
+from nestax.errors import ProblemError, SettingError, check_count, check_number
 from nestax.estimators.registry import as_estimator
-from nestax.loop.status import Status
 from nestax.parts.estimator import AbstractEstimator
-from nestax.parts.settings import Decay, Schedule, at
-from nestax.parts.step_rule import AbstractStep
+from nestax.parts.settings import Decay
 from nestax.problems.tilted.hierarchical_term import hierarchical_term
-from nestax.run.minimize import minimize
 from nestax.run.result import Continuation
-from nestax.sklearn.windows import GroupsWindow, with_jax, without_jax
+from nestax.sklearn.linear import (
+    LinearClassifier,
+    LinearModel,
+    LinearRegressor,
+    Part,
+    labels_of,
+    log_shares,
+    number_of,
+    to_zero,
+)
+from nestax.sklearn.tilted_rows import TiltedRows, tilted_mean
+from nestax.sklearn.windows import GroupsWindow, without_jax
 
-#: Tables are filled up to a multiple of so many columns, so that similar ones share one program.
-COLUMNS = 16
 #: Most rows of a group that are kept for later calls of ``partial_fit`` in which it is absent.
 KEPT_ROWS = 512
+
+#: What "auto" chooses from.
+TILTS = (0.0, -1.0, -2.0)
+PENALTIES = (1.0, 0.1, 0.01)
+#: How many standard errors of its score the first of them has to be behind to be left.
+MARGIN = 0.5
 
 #: Largest product of a tilt and a reference that single precision has room for.
 ROOM = 120.0
 #: A group whose risk is above its reference by so much, over the inner tilt, is out of sight.
 SIGHT = 6.9
 
-#: Rows of one group, scaled, and their targets as numbers.
-Part = tuple[np.ndarray, np.ndarray]
 
+class TiltedModel(LinearModel):
+    """What both estimators share: groups, the chain and its runs."""
 
-class Adam(AbstractStep):
-    """Adam with a learning rate that is a leaf: changing it, or its horizon, never compiles again.
-
-    A slope of d features takes steps 1/√d times as long as the intercept, so that both change a score
-    by about the learning rate.
-    """
-
-    lr: Schedule
-    features: Array
-
-    def init(self, w: PyTree) -> Any:
-        return optax.scale_by_adam().init(w)
-
-    def update(self, problem: Problem, w: PyTree, grad: PyTree, aux: dict[str, Array], state: Any):
-        direction, new = optax.scale_by_adam().update(grad, state)
-        lr = at(self.lr, state.count)
-        rates: Any = {"slope": lr / jnp.sqrt(self.features), "intercept": lr}
-        return jax.tree.map(lambda x, rate, v: x - rate * v, w, rates, direction), new
-
-
-def to_zero(count: Array, horizon: Array) -> Array:
-    return 1 - count / horizon
-
-
-class TiltedModel(BaseEstimator, abc.ABC):
-    """What both estimators share: scaling, groups, the chain and its runs.
-
-    A subclass knows its loss, and how targets and weights as given relate to those inside.
-    """
-
-    inner_tilt: float
+    inner_tilt: float | Literal["auto"]
     outer_tilt: float
-    l2: float
-    method: str | AbstractEstimator
-    max_iter: int
-    batch_size: int
-    learning_rate: float
-    random_state: Any
-    n_features_in_: int
+    balanced: bool
+    tilt_: float
+    l2_: float
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
         """Fits the model to the rows X and their targets y.
@@ -105,6 +74,7 @@ class TiltedModel(BaseEstimator, abc.ABC):
         """
         X, y = self._read(X, y, first=True)
         self._begin(X, y)
+        self._choose(X, y, groups)
         parts = self._split(X, y, groups)
         for label, (_, targets) in parts.items():
             if len(targets) == 1:
@@ -115,16 +85,15 @@ class TiltedModel(BaseEstimator, abc.ABC):
                 )
         before = self._objective(parts)
         self._run(parts, self.max_iter, self.max_iter, to_zero)
-        if self.objective_ > before:
-            warnings.warn(
-                f"the objective rose from {before:.3g} to {self.objective_:.3g}: lower learning_rate, "
-                "or choose tilts nearer to 0.",
-                ConvergenceWarning,
-                stacklevel=2,
-            )
-        elif doubt := self._doubt(parts):
+        risen = self._warn_if_risen(before, "lower learning_rate, or choose tilts nearer to 0.")
+        if not risen and (doubt := self._doubt(parts)):
             warnings.warn(doubt, stacklevel=2)
         return self
+
+    def _choose(self, X: np.ndarray, y: np.ndarray, groups: Any) -> None:
+        """Tilt and penalty, from the rows of the first call."""
+        self.tilt_ = number_of(self, "inner_tilt")
+        self.l2_ = number_of(self, "l2")
 
     def _partial_fit(self, X: np.ndarray, y: np.ndarray, groups: Any) -> Self:
         """About one pass over the rows, from where the call before ended."""
@@ -137,39 +106,12 @@ class TiltedModel(BaseEstimator, abc.ABC):
         return self
 
     def _check_settings(self) -> None:
-        check_number("inner_tilt", self.inner_tilt, "a finite number", math.isfinite)
+        check_number("inner_tilt", number_of(self, "inner_tilt"), "a finite number", math.isfinite)
         check_number("outer_tilt", self.outer_tilt, "a finite number", math.isfinite)
-        check_number("l2", self.l2, "a number of at least 0", lambda x: 0 <= x < math.inf)
-        rate = self.learning_rate
-        check_number("learning_rate", rate, "a positive number", lambda x: 0 < x < math.inf)
-        check_count("max_iter", self.max_iter)
-        check_count("batch_size", self.batch_size)
-        if as_estimator(self.method).lr is not None:
-            raise SettingError(
-                "method must leave its lr out, for the steps are those of Adam: set learning_rate."
-            )
-
-    def _read(self, X: Any, y: Any, first: bool) -> Any:
-        """Settings, features and targets, checked; the first rows also say what features there are."""
-        self._check_settings()
-        return validate_data(
-            self,
-            X,
-            y,
-            dtype=np.float64,
-            y_numeric=is_regressor(self),
-            reset=first,
-            ensure_min_samples=2 if first else 1,
-        )
+        super()._check_settings()
 
     def _begin(self, X: np.ndarray, y: np.ndarray) -> None:
-        """Everything that does not depend on what was fitted before."""
-        self._scaler = StandardScaler().fit(X)
-        width = -(-X.shape[1] // COLUMNS) * COLUMNS
-        scores = self._begin_targets(y)
-        self._w = {"slope": np.zeros((width, *scores)), "intercept": np.zeros(scores)}
-        self._seed = check_random_state(self.random_state).randint(2**31 - 1)
-        self.n_iter_ = self.samples_ = 0
+        super()._begin(X, y)
         self._kept = {}
         self._counts = {}
         self._references = {}
@@ -177,43 +119,32 @@ class TiltedModel(BaseEstimator, abc.ABC):
 
     def _split(self, X: np.ndarray, y: np.ndarray, groups: Any) -> dict[Any, Part]:
         """The rows of every group by its label; they are counted, and the group has its reference."""
-        labels = self._default_groups(y) if groups is None else np.asarray(groups)
-        if labels.shape != y.shape:
-            raise ProblemError(
-                f"groups must hold one label for each of the {len(y)} rows; got an array of shape "
-                f"{labels.shape}."
-            )
-        try:
-            names, member = np.unique(labels, return_inverse=True)
-            if np.any(names != names):
-                raise TypeError
-        except TypeError:  # they cannot be compared
-            raise ProblemError("groups must hold labels of one type, and none may be missing.") from None
-        rows = self._scaler.transform(X)
-        targets = self._targets(y)
-        rows = np.pad(rows, [(0, 0), (0, len(self._w["slope"]) - X.shape[1])])
+        names, member = labels_of(groups, self._default_groups(y))
+        rows, targets = self._scaled(X), self._targets(y)
         parts = {name: (rows[member == g], targets[member == g]) for g, name in enumerate(names)}
         scores = np.zeros(self._w["intercept"].shape)
         for name, (x, y) in parts.items():
             self._counts[name] = self._counts.get(name, 0) + len(y)
             if name not in self._references:
                 losses = self._losses(np.broadcast_to(scores, (len(x), *scores.shape)), y)
-                self._references[name] = self._reference(name, tilted_mean(losses, self.inner_tilt))
+                self._references[name] = self._reference(name, tilted_mean(losses, self.tilt_))
         return parts
 
     def _reference(self, name: Any, risk: float) -> float:
         """The risk of a group at the start, or less if exponentials of it have no room."""
-        steepest = max(abs(self.inner_tilt), abs(self.outer_tilt))
+        steepest = max(abs(self.tilt_), abs(self.outer_tilt))
         reference = min(risk, ROOM / steepest) if steepest else risk
-        if self.inner_tilt * (reference - risk) > SIGHT:
+        if self.tilt_ * (reference - risk) > SIGHT:
             raise ProblemError(
                 f"the targets of group {name} are so far from the others that inner_tilt="
-                f"{self.inner_tilt:g} cannot see them beside outer_tilt={self.outer_tilt:g}: choose "
+                f"{self.tilt_:g} cannot see them beside outer_tilt={self.outer_tilt:g}: choose "
                 "tilts nearer to 0."
             )
         return reference
 
     def _shares(self, parts: dict[Any, Part]) -> np.ndarray:
+        if self.balanced:
+            return np.full(len(parts), 1 / len(parts))
         counts = np.asarray([self._counts[name] for name in parts])
         return counts / counts.sum()
 
@@ -228,9 +159,9 @@ class TiltedModel(BaseEstimator, abc.ABC):
         base = hierarchical_term(
             [(features, self._targets_of_risk(self._references[name])) for name in parts],
             self._loss,
-            inner_tilt=self.inner_tilt,
+            inner_tilt=self.tilt_,
             outer_tilt=self.outer_tilt,
-            l2=self.l2,
+            l2=self.l2_,
             intercept=True,
             w0=jax.tree.map(lambda x: jnp.zeros(x.shape), self._w),
         )
@@ -248,78 +179,28 @@ class TiltedModel(BaseEstimator, abc.ABC):
         fall: Any,
         carry: Continuation | None = None,
     ) -> Continuation:
-        step = Adam(Schedule(fall, scale=self.learning_rate), jnp.asarray(float(self.n_features_in_)))
-        # What it warns about is said below, as scikit-learn's users expect it.
-        with warnings.catch_warnings(action="ignore", category=DivergenceWarning):
-            result = minimize(
-                self._chain(parts),
-                as_estimator(self.method),
-                step,
-                steps=steps,
-                seed=self._seed,
-                batch_size=self.batch_size,
-                record=[],
-                record_every=stride,
-                progress=False,
-                start=None if carry is None else with_jax(carry),
-            )
-        if result.status is Status.INTERRUPTED:
-            raise KeyboardInterrupt
-        if result.status is Status.NONFINITE:
-            warnings.warn(result.message, ConvergenceWarning, stacklevel=4)
-        self.n_iter_ += steps
-        self.samples_ += result.carry.cost.samples - (0 if carry is None else carry.cost.samples)
-        self._w = jax.tree.map(lambda x: np.asarray(x, np.float64), result.w)
-        coef = self._w["slope"][: self.n_features_in_].T / self._scaler.scale_
-        self._keep(coef, self._w["intercept"] - coef @ self._scaler.mean_)
+        result = self._descend(self._chain(parts), steps, stride, fall, carry)
+        self._settle(result.w)
         self.objective_ = self._objective(parts)
         self._kept = {name: _thinned(part) for name, part in parts.items()}
         return without_jax(result.carry)
 
     def _objective(self, parts: dict[Any, Part]) -> float:
         """F of the weights so far, over all rows; in float64 whatever JAX computes in."""
-        slope = self._w["slope"]
-        intercept = self._w["intercept"]
-        losses = [self._losses(X @ slope + intercept, y) for X, y in parts.values()]
-        risks = np.asarray([tilted_mean(each, self.inner_tilt) for each in losses])
-        penalty = self.l2 / 2 * (slope**2).sum()
-        return float(tilted_mean(risks, self.outer_tilt, self._shares(parts)) + penalty)
+        risks = [tilted_mean(self._losses_of(part), self.tilt_) for part in parts.values()]
+        risk = tilted_mean(np.asarray(risks), self.outer_tilt, self._shares(parts))
+        return float(risk) + self._penalty(self.l2_)
 
     def _doubt(self, parts: dict[Any, Part]) -> str | None:
         """What is wrong with a fit that ended well, in a sentence."""
         del parts
 
-    @property
-    @abc.abstractmethod
-    def _loss(self) -> str:
-        """A name in ``nestax.problems.losses``."""
-
-    @abc.abstractmethod
-    def _begin_targets(self, y: np.ndarray) -> tuple[int, ...]:
-        """Learns how targets become numbers; the shape of the scores of a row."""
-
-    @abc.abstractmethod
-    def _targets(self, y: np.ndarray) -> np.ndarray:
-        """Targets as numbers that the loss understands."""
-
-    @abc.abstractmethod
     def _default_groups(self, y: np.ndarray) -> np.ndarray:
         """The label of every row's group, where none was given."""
-
-    @abc.abstractmethod
-    def _losses(self, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
-        """The loss of every row."""
-
-    @abc.abstractmethod
-    def _targets_of_risk(self, risk: float) -> np.ndarray:
-        """Two targets whose losses at weights of zero have this tilted mean."""
-
-    @abc.abstractmethod
-    def _keep(self, coef: np.ndarray, intercept: np.ndarray) -> None:
-        """Keeps weights for features as they were given, and targets as numbers."""
+        return y
 
 
-class TiltedClassifier(ClassifierMixin, TiltedModel):
+class TiltedClassifier(LinearClassifier, TiltedModel):
     """Logistic regression for classes that are rare, mislabelled or both.
 
         F(w) = (1/t)·log Σ_g p_g e^{t R_g(w)} + l2/2·‖slope‖²,   R_g(w) = (1/τ)·log mean_g e^{τℓ(w; z)}
@@ -333,10 +214,16 @@ class TiltedClassifier(ClassifierMixin, TiltedModel):
     Args:
         inner_tilt: τ, within groups. Negative: robust to wrong labels. 0: the mean. Where a group mixes
             classes, a negative τ may take the rarer ones for wrong labels; ``fit`` warns if one class is
-            all that is left.
-        outer_tilt: t, across groups. Positive: the worst group counts most. 0: the mean of all rows.
+            all that is left. "auto" takes the best of 0, −1 and −2 for held-out rows, by the mean over
+            the groups of the share of rows that are predicted right: unlike the share of all rows, wrong
+            labels shift it without changing what is best. Where the groups have few rows, and nothing is
+            clearly better, it stays at 0.
+        outer_tilt: t, across groups. Positive: the worst group counts most. 0: their mean.
+        balanced: whether groups count equally, or by their shares of the rows.
         l2: strength of the penalty, for features with a standard deviation of one. With 0, classes
-            that can be separated have no finite optimum.
+            that can be separated have no finite optimum. "auto" takes the best of 1, 0.1, 0.01 and 1/n
+            together with the tilt; the last, for n rows, is that of scikit-learn.
+        cv: folds of that choice, at most as many as the rarest class has rows.
         method: the name of a method, or an estimator such as ``nx.SMVR(beta=0.1)``; its estimate of
             the gradient goes into steps of Adam.
         max_iter: steps of ``fit``, all of which are taken.
@@ -347,6 +234,7 @@ class TiltedClassifier(ClassifierMixin, TiltedModel):
 
     Attributes:
         classes_: the labels, sorted; of the type that they have in y.
+        tilt_, l2_: inner tilt and penalty, as given or as chosen.
         coef_: one row of slopes for two classes, where it belongs to the second; else one a class.
         intercept_: one number a row of ``coef_``.
         objective_: F(w) on the rows of the last call.
@@ -355,12 +243,16 @@ class TiltedClassifier(ClassifierMixin, TiltedModel):
         n_features_in_, feature_names_in_: number of features, and their names if X is a frame.
     """
 
+    chosen = ("inner_tilt", "l2")
+
     def __init__(
         self,
         *,
-        inner_tilt: float = -2.0,
-        outer_tilt: float = 10.0,
-        l2: float = 0.01,
+        inner_tilt: float | Literal["auto"] = "auto",
+        outer_tilt: float = 0.0,
+        balanced: bool = True,
+        l2: float | Literal["auto"] = "auto",
+        cv: int = 5,
         method: str | AbstractEstimator = "smvr",
         max_iter: int = 2_000,
         batch_size: int = 16,
@@ -369,7 +261,9 @@ class TiltedClassifier(ClassifierMixin, TiltedModel):
     ):
         self.inner_tilt = inner_tilt
         self.outer_tilt = outer_tilt
+        self.balanced = balanced
         self.l2 = l2
+        self.cv = cv
         self.method = method
         self.max_iter = max_iter
         self.batch_size = batch_size
@@ -392,82 +286,59 @@ class TiltedClassifier(ClassifierMixin, TiltedModel):
             if classes is None:
                 raise SettingError("the first call of partial_fit needs classes=, all labels there are.")
             self._begin(X, column_or_1d(classes))
+            self._choose(X, y, groups)
         elif classes is not None and not np.array_equal(self.classes_, np.unique(classes)):
             raise SettingError(
                 f"classes must be those of the first call, {self.classes_.tolist()}; got {classes!r}."
             )
         return self._partial_fit(X, y, groups)
 
-    def decision_function(self, X: Any) -> np.ndarray:
-        """The score of the second of two classes, positive where it is predicted; else one a class."""
-        check_is_fitted(self, "coef_")
-        X = validate_data(self, X, dtype=np.float64, reset=False)
-        scores = X @ self.coef_.T + self.intercept_
-        return scores.ravel() if len(self.classes_) == 2 else scores
+    def _check_settings(self) -> None:
+        super()._check_settings()
+        if check_count("cv", self.cv) < 2:
+            raise SettingError(f"cv must be at least 2, for rows are held out; got {self.cv}.")
 
-    def predict_log_proba(self, X: Any) -> np.ndarray:
-        """The logarithms of ``predict_proba``."""
-        return _log_shares(self.decision_function(X))
-
-    def predict_proba(self, X: Any) -> np.ndarray:
-        """The probability of every class, one column each, as the tilted model has it.
-
-        Where tilts moved the model towards a rare class, these are no frequencies.
-        """
-        return np.exp(self.predict_log_proba(X))
-
-    def predict(self, X: Any) -> np.ndarray:
-        """The most probable class of every row."""
-        likely = self.predict_log_proba(X).argmax(axis=1)
-        return self.classes_[likely]
+    def _choose(self, X: np.ndarray, y: np.ndarray, groups: Any) -> None:
+        tilts = TILTS if self.inner_tilt == "auto" else (self.inner_tilt,)
+        penalties = (1 / len(y), *PENALTIES) if self.l2 == "auto" else (self.l2,)
+        grid = [(tilt, l2) for tilt in tilts for l2 in penalties]
+        self.tilt_, self.l2_ = grid[0]
+        names, member = labels_of(groups, self._default_groups(y))
+        folds = min(self.cv, *np.unique(y, return_counts=True)[1])
+        if len(grid) == 1 or folds < 2 or len(np.unique(y)) < 2:
+            return
+        rows, targets = self._scaled(X)[:, : X.shape[1]], self._targets(y).astype(int)
+        right = np.zeros((len(grid), len(y)), bool)
+        for train, test in StratifiedKFold(folds, shuffle=True, random_state=self._seed).split(X, y):
+            part = TiltedRows(
+                rows[train],
+                targets[train],
+                member[train],
+                len(self.classes_),
+                self.outer_tilt,
+                self.balanced,
+            )
+            for k, scores in enumerate(part.fit(grid, rows[test])):
+                right[k, test] = log_shares(scores).argmax(axis=1) == targets[test]
+        shares = np.asarray([[np.mean(of[member == g]) for g in range(len(names))] for of in right])
+        means = shares.mean(axis=1)
+        # The first is weighted logistic regression; few rows of a class are no reason to leave it.
+        noise = np.sqrt(np.sum(shares[0] * (1 - shares[0]) / np.bincount(member))) / len(names)
+        if means.max() > means[0] + MARGIN * noise:
+            self.tilt_, self.l2_ = grid[int(np.argmax(means))]
 
     def _doubt(self, parts: dict[Any, Part]) -> str | None:
         """A negative inner tilt may take all of a class for wrong labels where groups mix classes."""
         scores = [X @ self._w["slope"] + self._w["intercept"] for X, _ in parts.values()]
-        likely = np.unique(_log_shares(np.concatenate(scores)).argmax(axis=1))
+        likely = np.unique(log_shares(np.concatenate(scores)).argmax(axis=1))
         if len(likely) > 1:
             return None
         robust = "choose an inner_tilt nearer to 0, or groups of which none mixes classes."
-        advice = robust if self.inner_tilt < 0 else "raise outer_tilt, or add features."
+        advice = robust if self.tilt_ < 0 else "raise outer_tilt, or add features."
         return f"every row is predicted to be of class {self.classes_[likely[0]]}: {advice}"
 
-    @property
-    def _loss(self) -> str:
-        return "logistic" if len(self.classes_) == 2 else "multinomial"
 
-    def _begin_targets(self, y: np.ndarray) -> tuple[int, ...]:
-        check_classification_targets(y)
-        classes = np.unique(y)
-        if len(classes) < 2:
-            raise ProblemError(
-                f"there is one class only, {classes[0]}: a classifier needs rows of two or more."
-            )
-        self.classes_ = classes
-        return () if len(classes) == 2 else (len(classes),)
-
-    def _default_groups(self, y: np.ndarray) -> np.ndarray:
-        return y
-
-    def _targets(self, y: np.ndarray) -> np.ndarray:
-        unknown = y[~np.isin(y, self.classes_)]
-        if len(unknown):
-            raise ProblemError(
-                f"y holds {unknown[0]}, which is none of the classes {self.classes_.tolist()}."
-            )
-        return np.searchsorted(self.classes_, y).astype(float if len(self.classes_) == 2 else np.int32)
-
-    def _losses(self, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
-        return -_log_shares(scores)[np.arange(len(scores)), targets.astype(int)]
-
-    def _targets_of_risk(self, risk: float) -> np.ndarray:
-        return np.arange(2)  # all labels have the same loss there
-
-    def _keep(self, coef: np.ndarray, intercept: np.ndarray) -> None:
-        self.coef_ = np.atleast_2d(coef)
-        self.intercept_ = np.atleast_1d(intercept)
-
-
-class TiltedRegressor(RegressorMixin, TiltedModel):
+class TiltedRegressor(LinearRegressor, TiltedModel):
     """Least squares that looks away from outliers, or at the worst of several groups.
 
         F(w) = (1/t)·log Σ_g p_g e^{t R_g(w)} + l2/2·‖slope‖²,   R_g(w) = (1/τ)·log mean_g e^{τr²}
@@ -480,7 +351,7 @@ class TiltedRegressor(RegressorMixin, TiltedModel):
         inner_tilt: τ, within groups, or over all rows without groups. Negative: robust to outliers.
             0: the mean.
         outer_tilt, l2, method, max_iter, batch_size, learning_rate, random_state: as in
-            ``TiltedClassifier``.
+            ``TiltedClassifier``; groups count by their shares of the rows.
 
     Attributes:
         coef_: one slope a feature.
@@ -488,6 +359,8 @@ class TiltedRegressor(RegressorMixin, TiltedModel):
         objective_: F(w) on the rows of the last call, for scaled targets.
         n_iter_, samples_, n_features_in_, feature_names_in_: as in ``TiltedClassifier``.
     """
+
+    balanced = False
 
     def __init__(
         self,
@@ -522,47 +395,8 @@ class TiltedRegressor(RegressorMixin, TiltedModel):
             self._begin(X, y)
         return self._partial_fit(X, y, groups)
 
-    def predict(self, X: Any) -> np.ndarray:
-        """The predicted target of every row."""
-        check_is_fitted(self, "coef_")
-        X = validate_data(self, X, dtype=np.float64, reset=False)
-        return X @ self.coef_ + self.intercept_
-
-    @property
-    def _loss(self) -> str:
-        return "squared"
-
-    def _begin_targets(self, y: np.ndarray) -> tuple[int, ...]:
-        if y.dtype.kind not in "biuf":
-            raise ProblemError(f"y must hold numbers; got {str(y[0])!r}.")
-        self._middle = float(np.median(y))
-        # Where most targets are equal, the median deviation is 0.
-        spread: Any = median_abs_deviation(y, scale="normal")  # pyright: ignore[reportArgumentType]
-        self._spread = float(spread or y.std() or 1.0)
-        return ()
-
     def _default_groups(self, y: np.ndarray) -> np.ndarray:
         return np.zeros(len(y))
-
-    def _targets(self, y: np.ndarray) -> np.ndarray:
-        return (y - self._middle) / self._spread
-
-    def _losses(self, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
-        return (scores - targets) ** 2
-
-    def _targets_of_risk(self, risk: float) -> np.ndarray:
-        return np.full(2, np.sqrt(risk))
-
-    def _keep(self, coef: np.ndarray, intercept: np.ndarray) -> None:
-        self.coef_ = self._spread * coef
-        self.intercept_ = float(self._spread * intercept + self._middle)
-
-
-def _log_shares(scores: np.ndarray) -> np.ndarray:
-    """The logarithms of probabilities; a single score belongs to the second of two classes."""
-    if scores.ndim == 1:
-        scores = np.column_stack([np.zeros_like(scores), scores])
-    return log_softmax(scores, axis=1)
 
 
 def _thinned(part: Part) -> Part:
@@ -570,10 +404,3 @@ def _thinned(part: Part) -> Part:
     X, y = part
     every = -(-len(y) // KEPT_ROWS)
     return X[::every], y[::every]
-
-
-def tilted_mean(x: np.ndarray, tilt: float, share: np.ndarray | None = None) -> float:
-    """(1/t)·log Σ p e^{tx}; p None is equal shares."""
-    if not tilt:
-        return np.average(x, weights=share)
-    return logsumexp(tilt * x, b=1 / len(x) if share is None else share) / tilt

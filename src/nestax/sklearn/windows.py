@@ -23,36 +23,39 @@ def filled_size(rows: int, fewest: int) -> int:
 
 
 class Window(AbstractSource):
-    """The rows of a table, repeated until their number is a power of two.
+    """The rows of a table, or of a tree of tables, repeated until their number is a power of two.
 
     Every row is drawn, and counts in the population, as if it were there once.
     """
 
-    data: Float[Array, "size d"]
+    data: PyTree
     weights: Float[Array, " size"]
     count: Array
 
-    def __init__(self, rows: np.ndarray, fewest: int = 64):
-        count = len(rows)
+    def __init__(self, rows: PyTree, fewest: int = 64):
+        count = len(jax.tree.leaves(rows)[0])
         index = np.arange(filled_size(count, fewest)) % count
         copies = np.bincount(index)[index]
-        self.data = jnp.asarray(rows[index], jnp.result_type(float))
-        self.weights = jnp.asarray(1 / (count * copies), self.data.dtype)
+        dtype = jnp.result_type(float)
+        number = lambda x: jnp.asarray(x, dtype if x.dtype.kind == "f" else jnp.int32)
+        self.data = jax.tree.map(lambda x: number(x[index]), rows)
+        self.weights = jnp.asarray(1 / (count * copies), dtype)
         self.count = jnp.asarray(count)
 
     def draw(self, key: Array, step: Array, size: int) -> Batch:
         index = jax.random.randint(jax.random.fold_in(key, step), (size,), 0, self.count)
-        return Batch(self.data.at[index].get(mode="promise_in_bounds"), index)
+        take = lambda x: x.at[index].get(mode="promise_in_bounds")
+        return Batch(jax.tree.map(take, self.data), index)
 
     def population(self) -> Batch:
         return Batch(self.data, None, self.weights)
 
     def example(self) -> Any:
-        return jax.ShapeDtypeStruct(self.data.shape[1:], self.data.dtype)
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), self.data)
 
     @property
     def size(self) -> int:
-        return self.data.shape[0]
+        return self.weights.shape[0]
 
 
 class GroupsWindow(AbstractSource):
