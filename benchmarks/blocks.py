@@ -82,10 +82,10 @@ def compiled(problem: nx.Problem, estimator) -> Compiled:
     return run.compiled
 
 
-def temporary_bytes(run: Compiled) -> int:
+def temporary_bytes(run: Compiled, steps: int) -> int:
     """What the compiled steps need beside their arguments and what they return."""
     with loop_calls() as calls:
-        run.advance(run.start(), 1, STEPS)
+        run.advance(run.start(), 1, steps)
     program, arguments = calls[-1]
     return program.lower(*arguments).compile().memory_analysis().temp_size_in_bytes
 
@@ -105,7 +105,7 @@ def measure(blocks: int, visit: int) -> list:
     # What is paid once a call, such as the copy of the table, falls out of the difference. Time of all
     # cores together, which does not count what else runs on the machine.
     step = (min(took[3 * STEPS]) - min(took[STEPS])) / (2 * STEPS)
-    return [blocks, visit, table / 2**20, temporary_bytes(run) / 2**20, 1e6 * step]
+    return [blocks, visit, table / 2**20, temporary_bytes(run, STEPS) / 2**20, 1e6 * step]
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ def problems() -> dict[str, tuple]:
     return {
         "ranking": (nx.problems.average_precision(X, y, margin=0.7, visit=4), optax.sgd),
         "contrasting": (
-            nx.problems.global_contrastive(view(), view(), temperature=0.3, visit=4),
+            nx.problems.contrastive(view(), view(), temperature=0.3, visit=4),
             optax.adam,
         ),
     }

@@ -196,7 +196,7 @@ def contrast() -> Case:
     X = X - X.mean(axis=0)
     left = X[:, :, :4].reshape(200, -1)
     right = X[:, :, 4:][:, :, ::-1].reshape(200, -1)
-    problem = nx.problems.global_contrastive(left, right, dimension=8, temperature=0.2, visit=16)
+    problem = nx.problems.contrastive(left, right, dimension=8, temperature=0.2, visit=16)
     floor = least_value(problem, problem.w0, maxiter=500)
     return Case(problem, 4, 2_000, optax.adam, half_decades(1e-3, 6), floor)
 

@@ -30,6 +30,7 @@ extensions = [
 templates_path = ["_templates"]
 exclude_patterns = ["index.md", "_build", "_templates", "gallery/*.ipynb", "gallery/*.py"]
 suppress_warnings = ["config.cache"]
+smartquotes = False  # "--" begins an option
 
 # Pages
 

@@ -379,7 +379,7 @@ def setting_row(parameter, kind, info) -> tuple[str, ...]:
     default = getattr(parameter.default, "value", parameter.default)
     if default is inspect.Parameter.empty:
         default = "(must be given)"
-    elif default in (None, False):
+    elif default is None or default is False:
         default = ""
     else:
         default = f"``{default}``"

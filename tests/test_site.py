@@ -134,6 +134,7 @@ def test_every_command_gets_a_page_with_its_settings(site):
     assert "``simplex`` or ``box`` or ``budget``" in text
     assert "a whole number from 1" in text
     assert "``--overwrite``" in text
+    assert "   * - ``--seed``\n     - a whole number\n     - ``0``" in text
 
 
 # Examples

@@ -8,7 +8,7 @@ from typing import Any
 
 #: The release without them.
 GONE = "0.3"
-#: Names of ``nestax`` itself, and where they are now.
+#: Names of ``nestax`` and its modules, and where they are now.
 NAMES = {
     "Stage": "theory.Stage",
     "halving": "theory.halving",
@@ -17,6 +17,7 @@ NAMES = {
     "rates": "study.rates",
     "Tasks": "problems.Tasks",
     "networks": "problems.networks",
+    "problems.global_contrastive": "problems.contrastive",
 }
 #: Modules that the documentation has named, and where what they held is now.
 MODULES = {

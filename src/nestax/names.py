@@ -26,6 +26,7 @@ from nestax.errors import DivergenceWarning as DivergenceWarning
 from nestax.errors import ProblemError as ProblemError
 from nestax.errors import SettingError as SettingError
 from nestax.estimators import *
+from nestax.estimators.multilevel import Multilevel as Multilevel
 from nestax.estimators.per_block import PerBlock as PerBlock
 from nestax.estimators.registry import cite as cite
 from nestax.estimators.registry import methods as methods

@@ -72,6 +72,10 @@ def made() -> dict[str, Any]:
     def chain(fn: Any, data: Any = ROWS, **more: Any) -> nx.Problem:
         return nx.Problem([nx.Level(fn, data, **more), nx.Level(last)], jnp.zeros(3))
 
+    normal = nx.Conditional(nx.Sampler(jax.random.normal), lambda x, key: x, visit=2)
+    with jax.enable_x64(False):
+        endless = nx.Problem([nx.Level(lambda w, draw: w * draw[1], normal), nx.Level(last)], 1.0)
+
     def run(*args: Any, **changes: Any) -> nx.Result:
         method = args or (nx.SMVR(), optax.sgd(0.1))
         return nx.minimize(problem, *method, **({"steps": 3, "batch_size": 2} | changes))
@@ -82,7 +86,8 @@ def made() -> dict[str, Any]:
             problem, build, **({"settings": settings, "seeds": 2, "steps": 3, "batch_size": 2} | changes)
         )
 
-    return globals() | {"problem": problem, "level": level, "chain": chain, "run": run, "sweep": sweep}
+    seen = {"problem": problem, "endless": endless, "level": level}
+    return globals() | seen | {"chain": chain, "run": run, "sweep": sweep}
 
 
 #: By heading. ``chain(fn, data)`` is a problem of two levels, ``run(...)`` a short ``nx.minimize``.
@@ -145,6 +150,20 @@ CASES: dict[str, list[str]] = {
         "nx.problems.partial_auc(ROWS, np.ones(40))",
         "nx.problems.partial_auc(ROWS, LABELS, temperature=0)",
         'nx.problems.partial_auc(ROWS, LABELS, surrogate="hinge")',
+        'nx.problems.ndcg(ROWS[:3], [2, 0, 1], ["a", "a", "b"])',
+        "nx.problems.ndcg(ROWS, np.zeros(40), LABELS)",
+        "nx.problems.contrastive(ROWS, ROWS[:30])",
+        "nx.problems.contrastive(ROWS, ROWS, model=lambda w, x: w @ x, w0=jnp.ones(3))",
+        "nx.problems.contrastive(ROWS, ROWS, temperature=0.001)",
+        "nx.problems.bellman(transitions=(ROWS, ROWS[:, 0]), discount=0.9)",
+        "nx.problems.bellman(transitions=(ROWS, ROWS[:, 0], ROWS), discount=1.0)",
+        "nx.problems.bellman(transitions=(ROWS, ROWS[:, 0], ROWS), two=True, discount=0.9)",
+        "nx.problems.bellman(states=ROWS, simulate=lambda s, key: s[:2], discount=0.9)",
+        "nx.problems.log_marginal(ROWS, lambda w, x, key: jnp.log(0 * w), jnp.ones(()))",
+        "nx.minimize(endless, nx.SOX(), optax.sgd(0.1), steps=3)",
+        "nx.minimize(endless, nx.SMVR(), optax.sgd(0.1), steps=3)",
+        "endless.value(jnp.ones(()))",
+        "nx.evaluate(endless, jnp.ones(()))",
         "nx.problems.partial_auc(1e6 * ROWS, LABELS, w0=jnp.ones(3))",
     ],
     "Settings": [

@@ -135,6 +135,12 @@ class Problem(eqx.Module):
         """Whether there is no end of blocks, so that none is ever seen twice."""
         return self.blocks is not None and self.blocks.blocks is None
 
+    @property
+    def simulated(self) -> bool:
+        """Whether all that is drawn inside of blocks is made anew, from a key."""
+        sources = [level.source for level in self.levels if level.source is not None]
+        return all(isinstance(source, AbstractBlocks) and source.simulates for source in sources)
+
     def block(self, number: Array | int) -> "Problem":
         """The chain of one block alone, which has neither the closed form nor the optimum of all.
 

@@ -22,7 +22,8 @@ from nestax.errors import ProblemError, check_count, is_traced
 #: Why there is nothing to remember.
 NEVER_AGAIN = (
     "the outer draws come from an nx.Sampler and never come back, so there is nothing that a memory of "
-    "blocks could remember: use nx.Plain() with a larger batch_size."
+    "blocks could remember: use nx.Multilevel(), whose gradient has no bias, or nx.Plain() with a "
+    "larger batch_size."
 )
 
 
@@ -92,6 +93,11 @@ class AbstractBlocks(AbstractSource):
     def every_row(self) -> Batch:
         """The population of all blocks side by side, which have one length."""
         raise NotImplementedError
+
+    @property
+    def simulates(self) -> bool:
+        """Whether every draw is made anew, from a key."""
+        return False
 
     def seen_of_all(self, *draw: PyTree) -> PyTree:
         """What a level is given for a draw in all blocks, side by side."""
@@ -223,6 +229,10 @@ class Blocks(AbstractBlocks):
             return self._simulator(number)
         count = None if self.counts is None else self.counts[number]
         return Block(jax.tree.map(lambda x: x[number], self.data), count, self.most)
+
+    @property
+    def simulates(self) -> bool:
+        return bool(self.simulators)
 
     def _simulator(self, number: Array | int) -> Sampler:
         each = tuple(simulator.fn for simulator in self.simulators)

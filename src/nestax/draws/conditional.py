@@ -114,6 +114,10 @@ class Conditional(AbstractBlocks):
     def weighted(self) -> bool:
         return self.count is not None
 
+    @property
+    def simulates(self) -> bool:
+        return self.simulated
+
     def given(self, number: Any) -> PyTree:
         """ξ of a block, from its number or its key."""
         if isinstance(self.outer, Sampler):

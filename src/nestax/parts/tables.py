@@ -20,13 +20,19 @@ from nestax.parts.estimator import Batches
 def visit_blocks(problem: Problem, batches: Batches, fn: Callable[..., PyTree], *rows: PyTree) -> PyTree:
     """``fn(chain, batches, *rows)`` of every visited block, along the leading axis of ``rows``."""
 
-    def one(visits: Batches, *rows: PyTree) -> PyTree:
+    def one(chain: Problem, visits: Batches, *rows: PyTree) -> PyTree:
         own: Any = tuple(
             {name: level.source and level.source.batch(visit) for name, visit in batch.items()}  # pyright: ignore[reportAttributeAccessIssue]
             for level, batch in zip(problem.levels, visits, strict=True)
         )
-        return fn(problem.block(visited_in(visits)), own, *rows)
+        return fn(chain, own, *rows)
 
+    return over_visits(problem, batches, one, *rows)
+
+
+def over_visits(problem: Problem, batches: Batches, fn: Callable[..., PyTree], *rows: PyTree) -> PyTree:
+    """``fn(chain, visits, *rows)`` likewise, with nothing drawn as yet."""
+    one = lambda visits, *rows: fn(problem.block(visited_in(visits)), visits, *rows)
     axes = jax.tree.map(lambda visits: visits.axes, batches, is_leaf=_is_visits)
     return jax.vmap(one, in_axes=(axes, *(0 for _ in rows)))(batches, *rows)
 

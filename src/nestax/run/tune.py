@@ -14,7 +14,8 @@ from nestax.chain.problem import Problem
 from nestax.chain.tracing import compute
 from nestax.checkpoints.keeper import Keeper
 from nestax.errors import ProblemError, SettingError, check_count, check_seed
-from nestax.estimators import SelfTuning
+from nestax.estimators import Plain, SelfTuning
+from nestax.estimators.multilevel import Multilevel
 from nestax.estimators.per_block import PerBlock
 from nestax.loop.plan import Cost, Meter, draw_sizes
 from nestax.loop.status import Status
@@ -59,7 +60,12 @@ class Tuned(NamedTuple):
 
 
 def self_tuning(problem: Problem) -> AbstractEstimator:
-    """The method for those who name none: gains that set themselves, in every block by itself."""
+    """The method for those who name none: gains that set themselves, in every block by itself.
+
+    Where blocks never come back there is nothing to remember, and so no bias of the draws instead.
+    """
+    if problem.endless:
+        return Multilevel() if problem.simulated else Plain()
     return SelfTuning() if problem.blocks is None else PerBlock(SelfTuning())
 
 

@@ -26,6 +26,9 @@ from nestax.table import Table, as_html
 MOST_ROWS = 2**16
 #: Errors up to this share are called small.
 SMALL = 0.01
+#: What is to be done about a bias; where blocks never come back, something else.
+REMOVES = "a method with memory removes that"
+REMOVES_ENDLESS = "no memory can remove that, and nx.Multilevel() does"
 #: Plain batches may do if their bias is surely below this share of the gradient.
 BEARABLE = 0.1
 
@@ -164,6 +167,8 @@ def check(problem: Problem, *, w: PyTree = None, draws: int = 512, seed: int = 0
     scale = float(compute(_noise_scale, problem, w, batches))
     batch_size = 2 ** math.ceil(math.log2(min(max(scale, 1.0), 1024.0))) if scale == scale else 1
     plain_bias, memory = _memory(problem, w, batches, min(batch_size, max(1, draws // 8)), draws)
+    if whole.endless:
+        memory = tuple(words.replace(REMOVES, REMOVES_ENDLESS) for words in memory[:1])
     return Report(
         tuple(findings), exact_error, batch_size, tuple(sentences), tuple(advice), plain_bias, memory
     )
@@ -340,7 +345,7 @@ def _about_bias(size: int, bias: float, error: float) -> str:
     known = f"{_percent(bias)} of its length (± {_percent(error)})"
     most = bias + 2 * error
     if bias > max(2 * error, SMALL):
-        return f"{plain} {known}: a method with memory removes that."
+        return f"{plain} {known}: {REMOVES}."
     if most < BEARABLE:
         why = "" if bias > 2 * error else ", which is within the noise of this look"
         return f"{plain} less than {_percent(max(most, SMALL))}{why}: nx.Plain may do as well."

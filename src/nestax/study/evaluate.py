@@ -56,6 +56,9 @@ def evaluate(
     group of ``nx.Groups``. A sample of one row says nothing about others: the interval is then infinite.
     With ``nx.Blocks`` the rows are samples as well, and the blocks are not: F is the average over these
     blocks and no others. Rows of equal number in different blocks may depend on each other.
+    Where outer draws of ``nx.Conditional`` never come back, ``draws`` of them are made, each with as
+    many inner draws. The bias that these leave, of order 1/draws, is taken off by comparing them with
+    their halves, which leaves 1/draws².
     Streams of arrays and files are read in passes, two a level and one for the interval, so that their
     rows need not fit into memory.
 
@@ -73,6 +76,8 @@ def evaluate(
             "nx.evaluate needs blocks of one length: evaluate problem.block(m) one by one, or use "
             "problem.value(w), which has no interval."
         )
+    if problem.endless:
+        return _nested(problem, w, confidence, draws, seed)
     problem = problem.every_block()
     drawn = None
     if draws is not None:
@@ -92,10 +97,53 @@ def evaluate(
         members = _members(level.source) if drawn is None and per_sample else [None] * len(per_sample)
         for member, effects in zip(members, per_sample, strict=True):
             _add(samples, member, np.asarray(effects, np.float64))
-    stderr = math.sqrt(streamed + sum(_variance_of_mean(effects) for _, effects in samples))
+    variance = streamed + sum(_variance_of_mean(effects) for _, effects in samples)
+    return _interval(float(value), variance, confidence)
+
+
+def _interval(centre: float, variance: float, confidence: float) -> Interval:
+    stderr = math.sqrt(variance)
     reach = NormalDist().inv_cdf(0.5 + confidence / 2) * stderr
-    centre = float(value)
     return Interval(centre, centre - reach, centre + reach, stderr)
+
+
+#: Inner draws that are made at once, of some outer ones.
+NESTED_AT_ONCE = 2**18
+
+
+def _nested(problem: Problem, w: PyTree, confidence: float, draws: int | None, seed: int) -> Interval:
+    """Over outer draws that never come back: nested means, the bias of the inner ones taken off."""
+    if draws is None:
+        raise ProblemError("outer draws never end: say how many to use, nx.evaluate(..., draws=1000).")
+    draws = max(2, check_count("draws", draws))
+    each = np.asarray(compute(_values_of_outer, problem, w, jax.random.key(seed), draws), np.float64)
+    return _interval(each.mean(), _variance_of_mean(each), confidence)
+
+
+def _values_of_outer(problem: Problem, w: PyTree, key: Array, draws: int) -> Array:
+    """2 F_ξ(all) − (F_ξ(one half) + F_ξ(other half))/2 for each outer draw ξ."""
+    penalty = 0 if problem.penalty is None else problem.penalty(w)
+
+    def one(key: Array) -> Array:
+        outer, inner = jax.random.split(key)
+        chain = problem.block(outer)
+        half = -(-draws // 2)
+        sizes = (2 * half,) * len(chain.levels)
+        batches = [batch["value"] for batch in draw_batches(chain, ("value",), inner, 0, sizes)]
+
+        def value(cut: Callable[[Batch], Batch]) -> Array:
+            x = w
+            for level, batch in zip(chain.levels, batches, strict=True):
+                x = level.project(level.value(x, batch and cut(batch)))
+            return x
+
+        halves = [value(lambda batch, at=at: batch.part(at, half)) for at in (0, half)]
+        return 2 * value(lambda batch: batch) - (halves[0] + halves[1]) / 2
+
+    width = max(1, NESTED_AT_ONCE // draws)
+    return (
+        jax.lax.map(one, jax.random.split(key, draws), batch_size=width) + penalty + problem.nonsmooth(w)
+    )
 
 
 def _influences(problem: Problem, w: PyTree, drawn: list[Any] | None) -> tuple[Array, list[Any]]:

@@ -54,8 +54,33 @@ def partial_by_loops(X, y, w, scale, surrogate, other=None, threshold=None):
     return threshold + other * (np.mean([np.exp((r - threshold) / other) for r in risks]) - 1)
 
 
+def queries():
+    """Seven queries of 2 to 9 documents, in no order; one has nothing relevant."""
+    rng = np.random.default_rng(4)
+    query = rng.permutation(np.repeat(list("abcdefg"), [2, 9, 4, 5, 3, 6, 7]))
+    y = rng.integers(0, 4, len(query)) * (query != "c")
+    return rng.standard_normal((len(query), 4)), y, query
+
+
+def gain_by_loops(X, y, query, w, margin):
+    h, each = X @ w, []
+    for q in sorted(set(query)):
+        own = np.flatnonzero(query == q)
+        best = sum((2.0**v - 1) / np.log2(2 + k) for k, v in enumerate(sorted(y[own])[::-1]))
+        total = 0.0
+        for i in own:
+            rank = 1 + sum(max(0, 1 + (h[j] - h[i]) / margin) ** 2 for j in own if j != i)
+            total += (2.0 ** y[i] - 1) / np.log2(1 + rank)
+        each += [total / best] if best else []
+    return -np.mean(each)
+
+
 def logistic(s):
     return np.log(1 + np.exp(s))
+
+
+def tower(w, x):
+    return w["model"] @ x
 
 
 def cases():
@@ -70,9 +95,34 @@ def cases():
             precision_by_loops(X, y, w, 0.7),
         ),
         "contrastive": (
-            nx.problems.global_contrastive(x, z, temperature=0.3, visit=4),
+            nx.problems.contrastive(x, z, temperature=0.3, visit=4),
             W,
             contrast_by_loops(x, z, W, 0.3),
+        ),
+        "two towers": (
+            nx.problems.contrastive(
+                x,
+                z[:, :4],
+                model=tower,
+                partner=lambda w, v: w["partner"] @ v,
+                w0={"model": W, "partner": W[:, :4]},
+                learn_temperature=True,
+                symmetric=True,
+                l2=0.1,
+                visit=4,
+            ),
+            {"model": {"model": W, "partner": W[:, 1:]}, "temperature": np.asarray(0.4)},
+            (
+                contrast_by_loops(x @ W.T, z[:, :4] @ W[:, 1:].T, np.eye(2), 0.4)
+                + contrast_by_loops(z[:, :4] @ W[:, 1:].T, x @ W.T, np.eye(2), 0.4)
+            )
+            / 2
+            + 0.05 * (np.sum(W**2) + np.sum(W[:, 1:] ** 2)),
+        ),
+        "ndcg": (
+            nx.problems.ndcg(*queries(), margin=0.8, visit=4),
+            w,
+            gain_by_loops(*queries(), w, 0.8),
         ),
         "partial AUC, one-way": (
             nx.problems.partial_auc(X, y, temperature=0.6, visit=4),
@@ -95,6 +145,8 @@ def cases():
 CASES = (
     "average precision",
     "contrastive",
+    "two towers",
+    "ndcg",
     "partial AUC, one-way",
     "partial AUC, squared hinge",
     "partial AUC, two-way",
@@ -107,7 +159,8 @@ def test_value_is_the_definition(name):
     problem, w, value = cases()[name]
     w = jax.tree.map(jnp.asarray, w)
     assert_same(problem.value(w), value)
-    assert_same(eqx.filter_jit(problem.chain_value)(w), value)
+    penalty = 0 if problem.penalty is None else problem.penalty(w)
+    assert_same(eqx.filter_jit(problem.chain_value)(w) + penalty, value)
     report = nx.check(problem, w=w)
     assert report.ok, str(report)
     assert report.exact_error < 1e-12
@@ -184,6 +237,53 @@ def test_a_model_of_ones_own_is_evaluated_once_for_every_row():
         assert values[-1] < values[0] - 0.05
 
 
+def ndcg_of(h, y, query):
+    """The true one, of the order by scores."""
+    each = []
+    for q in sorted(set(query)):
+        gains = 2.0 ** y[query == q] - 1
+        discount = 1 / np.log2(2 + np.arange(len(gains)))
+        if gains.any():
+            each.append(gains[np.argsort(-h[query == q])] @ discount / (np.sort(gains)[::-1] @ discount))
+    return np.mean(each)
+
+
+def test_ndcg_bounds_the_true_one_and_learns_an_order():
+    X, _, query = queries()
+    y = np.digitize(X @ [1.0, -0.5, 0.2, 0.0], [0.0, 0.8, 1.6])
+    problem = nx.problems.ndcg(X, y, query, visit=8, margin=0.3)
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        w = rng.normal(size=4)
+        assert problem.value(jnp.asarray(w)) >= -ndcg_of(X @ w, y, query)
+    run = nx.minimize(
+        problem, nx.SOX(0.3, 0.3), optax.adam(0.02), steps=800, batch_size=4, progress=False
+    )
+    assert ndcg_of(X @ np.asarray(run.w), y, query) > 0.95
+
+
+def test_a_learned_temperature_stays_warm_and_an_encoder_learns():
+    """Its least value is in the feasible set, and the loss falls below that of the first temperature."""
+    x, z = views()
+    w0 = {"inner": jnp.asarray(np.random.default_rng(2).normal(size=(5, 8))), "outer": jnp.eye(8)[:, :3]}
+    problem = nx.problems.contrastive(
+        x,
+        z,
+        model=lambda w, v: jnp.tanh(v @ w["inner"]) @ w["outer"],
+        w0=w0,
+        temperature=0.5,
+        learn_temperature=True,
+        visit=6,
+    )
+    assert problem.blocks.shared
+    assert_same(problem.project({"model": w0, "temperature": jnp.asarray(-1.0)})["temperature"], 0.05)
+    run = nx.minimize(
+        problem, nx.SOX(0.3, 0.3), optax.adam(0.02), steps=400, batch_size=8, progress=False
+    )
+    assert run.records["exact_value"][-1] < run.records["exact_value"][0] - 0.5
+    assert 0.05 <= float(run.w["temperature"]) < 0.5
+
+
 def best(problem, method, optimiser, rates, steps, batch_size):
     """The lowest exact value that the last records have in the mean over seeds, over learning rates."""
     runs = nx.sweep(
@@ -238,9 +338,9 @@ def test_ranges_hold_what_trackers_become():
     }.items():
         assert_same(ranks.project(tracked), inside)
     assert_same(precision.value((0.0, 0.0), None), -1)
-    cold = nx.problems.global_contrastive(*np.float32(views()), temperature=0.05)
-    u = cold.levels[0].project(jnp.asarray([-1.0, 1e30], jnp.float32))
-    assert np.isfinite(jax.vmap(jax.grad(jnp.log))(u)).all()
+    cold = nx.problems.contrastive(*np.float32(views()), temperature=0.05)
+    u = cold.levels[0].project({"x": jnp.asarray([-1.0, 1e30], jnp.float32)})
+    assert np.isfinite(jax.vmap(jax.grad(jnp.log))(u["x"])).all()
 
 
 @pytest.mark.parametrize(
@@ -272,9 +372,33 @@ def test_ranges_hold_what_trackers_become():
         ),
         (lambda: nx.problems.average_precision(*ranking(), margin=0), "margin must be positive"),
         (lambda: nx.problems.average_precision(*ranking(), visit=99), "visit must be at most"),
-        (lambda: nx.problems.global_contrastive(np.ones((4, 2)), np.ones((5, 2))), "of one shape"),
-        (lambda: nx.problems.global_contrastive(*views(), temperature=0.01), "at least 0.05"),
-        (lambda: nx.problems.global_contrastive(np.full((4, 2), np.nan), np.ones((4, 2))), "finite"),
+        (lambda: nx.problems.contrastive(np.ones((4, 2)), np.ones((5, 2))), "of one shape"),
+        (
+            lambda: nx.problems.ndcg(np.ones((3, 2)), [1, 0, 1], ["a", "b", "a"]),
+            "query b has one document, which nothing can be ranked before: leave it out",
+        ),
+        (lambda: nx.problems.ndcg(np.ones((2, 2)), [0, 0], [1, 1]), "no document is relevant"),
+        (
+            lambda: nx.problems.ndcg(np.ones((2, 2)), [0, -1], [1, 1]),
+            "relevance of at least 0 .* got -1",
+        ),
+        (lambda: nx.problems.ndcg(np.ones((2, 2)), [0, 1], [1]), "one label for every document"),
+        (lambda: nx.problems.contrastive(*views(), temperature=0.01), "at least 0.05"),
+        (lambda: nx.problems.contrastive(*views(), model=network), "needs its starting weights"),
+        (lambda: nx.problems.contrastive(*views(), partner=network), "give both, or neither"),
+        (
+            lambda: nx.problems.contrastive(*views(), model=lambda w, x: w @ x, w0=np.ones(5)),
+            r"vectors of one length for both views; got shapes \(\) and \(\)",
+        ),
+        (
+            lambda: nx.problems.contrastive(*views(), model=lambda w, x: w @ x, w0=np.ones((2, 3))),
+            "model and views do not fit together: ",
+        ),
+        (
+            lambda: nx.problems.contrastive(*views(), w0=np.full((2, 5), np.nan)),
+            "are not finite at the start",
+        ),
+        (lambda: nx.problems.contrastive(np.full((4, 2), np.nan), np.ones((4, 2))), "NaN"),
     ],
 )
 def test_refusals(build, sentence):

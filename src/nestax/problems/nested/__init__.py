@@ -1,0 +1,1 @@
+"""Chains with an inner expectation that is simulated for every outer draw."""
