@@ -102,7 +102,8 @@ class RankingClassifier(LinearScores):
 
     def predict(self, X: Any) -> np.ndarray:
         """The second class where the score is above that of the rows which ``fit`` left out."""
-        return self.classes_[(self.decision_function(X) > 0).astype(int)]
+        above = self.decision_function(X) > 0
+        return self.classes_[above.astype(int)]
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Average precision of the ranking."""
