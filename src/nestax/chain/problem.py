@@ -17,6 +17,7 @@ from nestax.chain.jacobian import Jacobian, pull_through
 from nestax.chain.level import Level
 from nestax.chain.prox import Prox
 from nestax.chain.tracing import Shapes, shapes_of
+from nestax.devices.spread import Spread
 from nestax.draws.blocks import Blocks, mean_over_blocks
 from nestax.errors import ProblemError
 
@@ -128,6 +129,19 @@ class Problem(eqx.Module):
         """The blocks that the levels share, from the first level that draws; None without blocks."""
         first = next(level.source for level in self.levels if level.source is not None)
         return first if isinstance(first, Blocks) else None
+
+    @property
+    def spread(self) -> Spread | None:
+        """The devices that share the rows of a level, the first that has any."""
+        sources = [level.source for level in self.levels if level.source is not None]
+        return next((source.spread for source in sources if source.spread is not None), None)
+
+    def spread_over(self, spread: Spread) -> "Problem":
+        """A copy whose populations are shared by some devices."""
+        changed = {
+            id(s): s.spread_over(spread) for level in self.levels if (s := level.source) is not None
+        }
+        return self._with_sources(lambda source: changed[id(source)])
 
     def block(self, number: Array | int) -> "Problem":
         """The chain of one block alone, which has neither the closed form nor the optimum of all."""

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from nestax.chain.tracing import Shapes, origins_of, shapes_of
+from nestax.devices.hosts import gathered
 from nestax.loop.compiled import Compiled
 from nestax.loop.lanes import in_short
 from nestax.loop.step import Lane
@@ -52,7 +53,9 @@ def fingerprint(compiled: Compiled, steps: int, facts: dict[str, Any]) -> Finger
         settings = compiled.all.settings
         key = compiled.all.key
         compiled = Compiled(dataclasses.replace(lane, problem=problem), settings, key)
-    lanes = eqx.tree_at(lambda lanes: lanes.arrays.horizon, compiled.all, None)
+    # How many devices share the work says nothing either.
+    lanes = dataclasses.replace(compiled.all, spread=None)
+    lanes = eqx.tree_at(lambda lanes: lanes.arrays.horizon, lanes, None)
     text, enters = _program(jax.tree.structure(lanes), shapes_of((lane.horizon, jax.tree.leaves(lanes))))
     parts = dict(facts)
     if enters:
@@ -128,7 +131,7 @@ def _plainly(path: str, lane: Lane) -> str:
 
 def described(x: Any) -> str:
     """An array in a few words that no other array has."""
-    host, kind = as_host(x)
+    host, kind = as_host(gathered(x))
     if host.size <= SHOWN_ENTRIES:
         return f"{kind or host.dtype} {host.tolist()}"
     digest = hashlib.sha256(np.ascontiguousarray(host).data).hexdigest()

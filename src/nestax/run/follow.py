@@ -16,6 +16,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from nestax.checkpoints.keeper import Keeper
+from nestax.devices.hosts import gathered
 from nestax.loop.compiled import At, Chunk, Compiled
 from nestax.loop.lanes import CAPACITY
 from nestax.loop.plan import Cost, Meter
@@ -118,12 +119,20 @@ class Watch:
             rows[-1]["held_out"] = np.asarray(self.rules.held_out(weights()))
         self.note(rows[-1])
         why = self.met(rows)
-        if self.rules.callback is None:
+        callback = self.rules.callback
+        if callback is None:
             return why
-        record = Record(rows, weights)
-        stopped = asks_to_stop(self.rules.callback(record))
-        record.leave()
-        return why or ("Stopped by the callback." if stopped else None)
+        if self.compiled.hosts.many:  # the first process alone asks, and all must help it to the weights
+            here = gathered(weights())
+            weights = lambda: here
+
+        def stopped() -> bool:
+            record = Record(rows, weights)
+            answer = asks_to_stop(callback(record))
+            record.leave()
+            return answer
+
+        return why or ("Stopped by the callback." if self.compiled.hosts.decide(stopped) else None)
 
 
 class Book:
@@ -198,9 +207,11 @@ def follow(
     """
     rules = rules or Rules()
     end = run.total if until is None else until
+    hosts = run.compiled.hosts
     with contextlib.ExitStack() as stack:
+        stack.enter_context(hosts.together(lambda: f": {keeper.where}" if keeper else ""))
         show = None
-        if sys.stderr.isatty() if progress is None else progress:
+        if hosts.first and (sys.stderr.isatty() if progress is None else progress):
             show = stack.enter_context(progress_line(end))
         else:
             ALOUD.get()(COMPILING)
@@ -239,6 +250,7 @@ def _go_on(
 ) -> Ended:
     """Chunk after chunk."""
     compiled = run.compiled
+    hosts = compiled.hosts
     single = not run.compiled.lanes
     watch = Watch(rules, compiled)
     if single and not book.finite:
@@ -272,18 +284,19 @@ def _go_on(
             weights = _weights_of(compiled, at)
             if show:
                 show(at.step, **({rules.monitor: book.rows[-1][rules.monitor]} if rules.monitor else {}))
-            why = why or (rules.late() if chunk.strides else None)
+            if not why and chunk.strides and rules.seconds is not None:
+                why = hosts.decide(rules.late)
             if why:
                 return Ended(at, book, Status.SUCCESS, why)
             if at.step < end:
-                if keeper and not asked():
+                if keeper and not hosts.any(asked()):
                     why = keeper.visit(at, book.rows, book.finite)
-                why = Status.INTERRUPTED.value if asked() else why
+                why = Status.INTERRUPTED.value if hosts.any(asked()) else why
                 if why:
                     return Ended(at, book, Status.INTERRUPTED, why)
     except KeyboardInterrupt:
-        if compiled.donates:  # what the chunk began with is gone
-            raise
+        if compiled.donates or hosts.many:
+            raise  # what the chunk began with is gone, or other processes do not know
         book.cut(at.step)
         return Ended(at, book, Status.INTERRUPTED, Status.INTERRUPTED.value)
     if at.step < end and compiled.feed is not None:
