@@ -7,6 +7,7 @@ import pytest
 from tests.support.processes import Processes
 
 
+@pytest.mark.slow
 def test_two_processes_compute_what_two_devices_do_and_agree_on_all_that_a_host_decides(tmp_path):
     alone, (first, second) = (
         Processes("few_bits", devices=2).wait()[0],
@@ -28,6 +29,7 @@ def test_clocks_memory_callbacks_and_files_are_those_of_the_first_process(tmp_pa
     assert first.out["late"] == ["Stopped", "after"]
 
 
+@pytest.mark.slow
 def test_a_full_pass_gathers_sums_and_no_rows():
     out = Processes("gather", devices=2).wait()[0].out
     assert out["gathered"] <= 1024
@@ -54,6 +56,7 @@ def test_a_process_that_is_killed_ends_the_other_with_a_sentence(tmp_path):
     assert "holds the state of step" in first.words
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [0, 1])
 def test_sigterm_at_any_process_ends_all_of_them(number, tmp_path):
     both = Processes("long", count=2, folder=tmp_path)
@@ -66,6 +69,7 @@ def test_sigterm_at_any_process_ends_all_of_them(number, tmp_path):
         assert "interrupted" in process.out["message"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "words"),
     [

@@ -149,7 +149,7 @@ def test_what_devices_cannot_share_equally_is_refused(problem, monkeypatch):
 
 def test_processes_that_do_not_know_of_each_other_are_refused(monkeypatch):
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "4")
-    with pytest.raises(SettingError, match="one of 4 processes of Slurm.*jax.distributed.initialize"):
+    with pytest.raises(SettingError, match=r"one of 4 processes of Slurm.*jax.distributed.initialize"):
         spread_over(1, "rows", ("rows",))
 
 

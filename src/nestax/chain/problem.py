@@ -138,10 +138,8 @@ class Problem(eqx.Module):
 
     def spread_over(self, spread: Spread) -> "Problem":
         """A copy whose populations are shared by some devices."""
-        changed = {
-            id(s): s.spread_over(spread) for level in self.levels if (s := level.source) is not None
-        }
-        return self._with_sources(lambda source: changed[id(source)])
+        placed: dict[int, Any] = {}
+        return self._with_sources(lambda source: source.spread_over(spread, placed))
 
     def block(self, number: Array | int) -> "Problem":
         """The chain of one block alone, which has neither the closed form nor the optimum of all."""

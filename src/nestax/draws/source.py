@@ -117,9 +117,12 @@ class AbstractSource(eqx.Module):
     def spread(self) -> Spread | None:
         return None
 
-    def spread_over(self, spread: Spread) -> "AbstractSource":
-        """The same source, its rows shared by some devices; itself where there are none to share."""
-        del spread
+    def spread_over(self, spread: Spread, placed: dict[int, Any]) -> "AbstractSource":
+        """The same source, its rows shared by some devices; itself where there are none to share.
+
+        ``placed`` has the arrays that are at their place already, by what they were.
+        """
+        del spread, placed
         return self
 
     def unseen(self, size: int) -> float:
@@ -227,11 +230,11 @@ class Population(AbstractSource):
     def spread(self) -> Spread | None:
         return self.over
 
-    def spread_over(self, spread: Spread) -> "Population":
+    def spread_over(self, spread: Spread, placed: dict[int, Any]) -> "Population":
         if self.over is not None:
             return self
         check_divides(spread, "rows", self.size)
-        there = at_place((self.data, self.weights, self.alias), spread.split)
+        there = at_place((self.data, self.weights, self.alias), spread.split, placed)
         new = Population(there[0], replace=self.replace)
         where = lambda p: (p.weights, p.alias)
         return eqx.tree_at(where, new, there[1:], is_leaf=lambda x: x is None)
