@@ -1,4 +1,4 @@
-"""Sums, rows and tables that devices share, and what is refused. Here on one device, as tests have it."""
+"""Sums and rows that devices share, and what is refused. Here on one device, as tests have it."""
 
 import jax
 import jax.numpy as jnp

@@ -31,7 +31,7 @@ def problem(rows=64, **changes):
 
 
 def digest(result):
-    columns = [np.asarray(column) for column in result.records.values()]
+    columns = [np.asarray(column) for _, column in sorted(result.records.items())]
     parts = [np.asarray(x) for x in jax.tree.leaves(result.w)]
     return hashlib.sha256(b"".join(x.tobytes() for x in [*columns, *parts])).hexdigest()[:16]
 
@@ -70,6 +70,19 @@ def bits(folder, meshes=None, names=tuple(ESTIMATORS)):
             own[f"rows {name}"] = digest(in_rows(ESTIMATORS[name](), mesh=count))
             if name != "Exact":
                 own[f"lanes {name}"] = digest(in_lanes(type(ESTIMATORS[name]()), mesh=count))
+    return out
+
+
+def moved(folder):
+    """Runs that stop on one number of devices and go on on another, over lanes and over rows."""
+    out = {}
+    for name, run in {
+        "lanes": in_lanes,
+        "rows": lambda **o: in_rows(nx.SnapshotSMVR(period=10), **o),
+    }.items():
+        kept = {"checkpoint": Path(folder) / name, "steps": 40}
+        run(mesh=2, callback=lambda record: record["step"] >= 20, **kept)
+        out[name] = digest(run(mesh=1, resume=True, **kept)) == digest(run(mesh=2, steps=40))
     return out
 
 

@@ -141,6 +141,10 @@ class Problem(eqx.Module):
         placed: dict[int, Any] = {}
         return self._with_sources(lambda source: source.spread_over(spread, placed))
 
+    def alone(self) -> "Problem":
+        """The problem as it is on one device; for comparing, not for computing."""
+        return self._with_sources(lambda source: source.alone())
+
     def block(self, number: Array | int) -> "Problem":
         """The chain of one block alone, which has neither the closed form nor the optimum of all."""
         one = self._with_sources(lambda source: source.block(number))

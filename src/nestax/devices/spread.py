@@ -267,5 +267,6 @@ def found_on(x: Any) -> Spread | None:
         return None
     axes: list[Any] = list(sharding.spec)
     axis = axes[0] if axes else None
-    axis = axis[0] if isinstance(axis, tuple) and len(axis) == 1 else axis
-    return Spread(sharding.mesh, axis) if isinstance(axis, str) else None  # pyright: ignore[reportArgumentType]
+    axis = axis[0] if isinstance(axis, tuple) and len(axis) == 1 else axis  # pyright: ignore[reportGeneralTypeIssues]
+    mesh: Any = sharding.mesh
+    return Spread(mesh, axis) if isinstance(axis, str) else None

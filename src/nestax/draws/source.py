@@ -1,5 +1,6 @@
 """Where draws come from. A draw is a pure function of (key, step): nothing is consumed."""
 
+import copy
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -125,6 +126,10 @@ class AbstractSource(eqx.Module):
         del spread, placed
         return self
 
+    def alone(self) -> "AbstractSource":
+        """The same source as it is on one device."""
+        return self
+
     def unseen(self, size: int) -> float:
         """The share of the rows that are not in a batch: one, unless its rows are different ones."""
         return 1.0 if self.most is None else max(0.0, 1.0 - size / self.most)
@@ -238,6 +243,11 @@ class Population(AbstractSource):
         new = Population(there[0], replace=self.replace)
         where = lambda p: (p.weights, p.alias)
         return eqx.tree_at(where, new, there[1:], is_leaf=lambda x: x is None)
+
+    def alone(self) -> "Population":
+        new = copy.copy(self)
+        object.__setattr__(new, "over", None)
+        return new
 
     def example(self) -> PyTree:
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), self.data)

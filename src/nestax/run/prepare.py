@@ -98,6 +98,11 @@ def prepare(
         hosts.agree("data, settings or seeds", digest_of((problem, method, key, grid), facts))
     if spread is not None and not in_lanes:
         problem = problem.spread_over(spread)
+        if problem.spread is None:
+            raise SettingError(
+                "no level has rows that devices could share, as nx.Population has: leave mesh out, or "
+                "run many settings by nx.sweep(mesh=...)."
+            )
     problem = method.estimator.view(problem)
     method.check(problem)
     columns = choose_columns(problem, record, gap)
