@@ -6,9 +6,9 @@ READY := $(VENV)/.ready
 # Exact versions, so that a change is all that changes. `make test CONSTRAINTS=` takes the newest instead.
 CONSTRAINTS ?= constraints.txt
 
-.PHONY: help demo test test-slow test-kills test-users test-typed test-torch test-benchmarks test-browser test-matrix release-check fuzz \
+.PHONY: help demo test test-slow test-kills test-users test-typed test-torch test-benchmarks test-browser test-matrix release-check docs gallery fuzz \
 	fuzz-short lint types constraints upgrade bench bench-torch portfolio-table memory-table tracked-cox tracked-robust \
-	tracked-cost rates autotune-table clean
+	tracked-ranking tracked-cost rates autotune-table clean
 help:
 	@echo "make demo        solve a portfolio on made-up returns; leaves demo/report.html"
 	@echo "make test        all tests but the slow ones and the pages of the docs"
@@ -21,6 +21,8 @@ help:
 	@echo "make test-browser      pages in Chromium (apt install chromium chromium-driver) at three widths"
 	@echo "make test-matrix some tests with the oldest and the newest versions of all dependencies"
 	@echo "make release-check     wheel and archive, built, looked into, and tried in an empty environment"
+	@echo "make docs        the site, into docs/_build/html, in an environment of its own"
+	@echo "make gallery     runs all examples, and keeps what they draw and print for the site"
 	@echo "make fuzz        100,000 damaged files, for everything that reads files"
 	@echo "make fuzz-short  some thousand of them, in less than a minute"
 	@echo "make lint types  style, format and types"
@@ -30,6 +32,7 @@ help:
 	@echo "make memory-table      what memory is worth on 21 problems (NESTAX_DATA), into docs/memory.md"
 	@echo "make tracked-cox       what a tracker is worth in Cox's loss, into docs/tracked-results.md"
 	@echo "make tracked-robust    the same of a KL-robust network (NESTAX_DATA), into docs/tracked-results.md"
+	@echo "make tracked-ranking   the same of average precision (NESTAX_DATA), into docs/tracked-results.md"
 	@echo "make tracked-cost      what it costs in a step of ResNet-18, into docs/tracked-results.md"
 	@echo "make rates             how samples grow with accuracy, into docs/rates.md (hours; --jobs helps)"
 	@echo "make autotune-table    settings found by themselves against a grid, into docs/theory.md"
@@ -69,7 +72,7 @@ test-typed: $(READY)
 test-torch:
 	test -x .venv-torch/bin/python || $(PYTHON) -m venv .venv-torch
 	.venv-torch/bin/python -m pip install --quiet $(addprefix --constraint=,$(CONSTRAINTS)) \
-		--editable ".[flax]" torch==2.13.0 pytest
+		--editable ".[flax,sklearn]" torch==2.13.0 pytest
 	.venv-torch/bin/python -m pytest tests/torch tests/test_nnx.py \
 		tests/test_docs.py::test_code_of_a_framework_runs
 
@@ -86,6 +89,26 @@ test-matrix:
 
 release-check:
 	$(PYTHON) .ci/release
+
+# Sphinx and its extensions, in versions of their own: nothing else needs them.
+DOCS := .venv-docs
+DOCS_READY := $(DOCS)/.ready
+$(DOCS_READY): pyproject.toml $(CONSTRAINTS) docs/constraints.txt
+	test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(DOCS)/bin/python -m pip install --quiet $(addprefix --constraint=,$(CONSTRAINTS)) --constraint=docs/constraints.txt \
+		--editable ".[plot,sklearn]" --group docs
+	touch $(DOCS_READY)
+
+# A warning is an error, and a link that leads nowhere is a warning.
+docs: $(DOCS_READY)
+	rm -rf docs/_build/html
+	$(DOCS)/bin/python -m sphinx --fail-on-warning --keep-going --jobs auto --quiet docs docs/_build/html
+
+gallery: $(DOCS_READY)
+	$(DOCS)/bin/python -m pip install --quiet $(addprefix --constraint=,$(CONSTRAINTS)) --constraint=docs/constraints.txt \
+		"flax>=0.12.8" torch==2.13.0
+	.ci/gallery --keep --python $(DOCS)/bin/python
 
 fuzz: $(READY)
 	$(BIN)/python tests/fuzz/fuzzing.py 100000
@@ -140,8 +163,16 @@ tracked-cox:
 	$(PEERS) -m pip install --quiet --no-deps lifelines
 	$(PEERS) benchmarks/tracked_cox.py
 
-tracked-robust: $(READY)
-	$(BIN)/python benchmarks/tracked_robust.py
+# Of LibAUC's seventeen requirements its losses and optimisers need one more.
+LIBAUC = $(PEERS_READY) scikit-learn tqdm && $(PEERS) -m pip install --quiet --no-deps libauc==2.0.1
+
+tracked-robust:
+	$(LIBAUC)
+	$(PEERS) benchmarks/tracked_robust.py
+
+tracked-ranking:
+	$(LIBAUC)
+	$(PEERS) benchmarks/tracked_ranking.py
 
 tracked-cost:
 	$(PEERS_READY)
@@ -153,4 +184,4 @@ bench-torch: $(READY)
 	NESTAX_TORCH_PYTHON=.venv-torch/bin/python $(BIN)/python benchmarks/bench.py single
 
 clean:
-	rm -rf $(VENV) .venv-torch .matrix demo dist
+	rm -rf $(VENV) .venv-torch .venv-docs .matrix demo dist docs/_build

@@ -1,7 +1,7 @@
 """Figure 4 of the SMVR paper, from cells in benchmarks/results/maml into docs/meta-learning.md.
 
     nestax reproduce maml --full --cells benchmarks/results/maml
-    nestax reproduce maml --full --steps 4000 --only "SMVR-ADAM; Adam, episodes" \\
+    nestax reproduce maml --full --steps 4000 --only "SMVR, first moment; Adam, episodes" \\
         --tuned benchmarks/results/maml --cells benchmarks/results/maml_long
     python benchmarks/maml.py
 

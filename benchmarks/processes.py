@@ -1,9 +1,9 @@
-"""Two processes that compute together, one of which is killed; and two that differ in all a host decides.
+"""Two processes that compute together: one is killed, or they differ in all that a host decides.
 
     python benchmarks/processes.py --kills 20 --runs 50 --at-once 4
 
-A run is killed at a random moment, in one of its two processes. The other must end within a minute with a
-sentence, and the resumed run must have the bits of one that was never stopped. Nothing may be left waiting.
+A run is killed at a random moment, in one of its two processes. The other must end within a minute with
+a sentence, and the resumed run must have the bits of one that was never stopped.
 """
 
 import json

@@ -9,10 +9,12 @@ With --small alone files go to a folder that is deleted at the end.
 import argparse
 import atexit
 import functools
+import json
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 Sizes = TypeVar("Sizes")
 Things = TypeVar("Things")
@@ -60,3 +62,30 @@ def results(name: str) -> Path:
     path = (folder() or KEPT) / name
     path.parent.mkdir(parents=True, exist_ok=True)
     return path
+
+
+def in_parts(
+    description: str | None,
+    name: str,
+    check: Callable[[], dict[str, Any]],
+    measure: Callable[[], dict[str, Any]],
+    write: Callable[[dict[str, Any]], None],
+) -> None:
+    """A comparison with another package: held against it, measured, and written into a page.
+
+    With --only one of the three, because the package may be missing on the machine that measures. What
+    is kept in the file has "checked" and "cells".
+    """
+    options = parser(description)
+    options.add_argument("--only", choices=("check", "measure", "write"), help="one of the three parts")
+    only = options.parse_args().only
+    path = results(name)
+    kept = json.loads(path.read_text()) if path.exists() else {}
+    if only in (None, "check") and not SMALL:
+        kept["checked"] = check()
+        print(kept["checked"], flush=True)
+    if only in (None, "measure"):
+        kept["cells"] = measure()
+    path.write_text(json.dumps(kept))
+    if only in (None, "write"):
+        write(kept)

@@ -1,6 +1,7 @@
 """What the noise of tracked values does to a tilted classifier, and learning rates beyond the paper's.
 
-    python benchmarks/tilted_noise.py          # writes results/tilted_noise.csv; needs NESTAX_DATA
+    python benchmarks/tilted_noise.py          # results/tilted_noise.csv and the page; needs NESTAX_DATA
+    python benchmarks/tilted_noise.py --page   # only the table of docs/tilted-results.md, from that file
 
 Splits are others than those that ``nestax reproduce term`` tunes on and reports. F falls with the length
 of the weights, so what a run ends at is how far it has come. A batch plugged into the logarithm gives a
@@ -9,6 +10,7 @@ along the true one, as a multiple of it, at the end of the full gradient's run. 
 class another weight.
 """
 
+import csv
 from typing import Any
 
 import jax
@@ -19,7 +21,8 @@ from nestax.cli.reproduce import _sets
 from nestax.paper import tilted
 from nestax.run.sweep import grid
 from nestax.table import Table
-from script import SMALL, parser, results, size
+from pages import fill
+from script import KEPT, SMALL, parser, results, size
 
 FIRST_SEED = 2_000_000
 SPLITS = size(8, small=2)
@@ -43,13 +46,44 @@ COLUMNS = [
 ]
 
 
+#: Rows of the page: method, learning rate, forgetting rate.
+SHOWN = [
+    (tilted.FULL, "1.0", "–"),
+    *((method, "1.0", beta) for beta in ("0.1", "0.9") for method in METHODS),
+    *((method, "2.0", "0.9") for method in METHODS),
+    ("SMVR", "2.0", "0.1"),
+]
+
+
+def page() -> Table:
+    """F, error of the gradient and accuracy on the rare class, of what is kept."""
+    with (KEPT / "tilted_noise.csv").open(newline="") as file:
+        found = {
+            (row["set"], row["method"], row["lr"], row["beta"]): row for row in csv.DictReader(file)
+        }
+    sets = list(dict.fromkeys(name for name, *_ in found))
+    rows = []
+    for method, lr, beta in SHOWN:
+        each = [found[name, method, lr, beta] for name in sets]
+        words = (
+            f"`{method}`, lr {float(lr):g}, β {beta}" if beta != "–" else f"{method}, lr {float(lr):g}"
+        )
+        rows.append([words, *map(cell, each)])
+    return Table(["F, gradient error, rare %", *sets], rows)
+
+
+def cell(row: dict[str, str]) -> str:
+    error = float(row["gradient error"])
+    return f"{float(row['F']):.4f}, {error:.3f}, {float(row['rare %']):.1f}".replace(" 0.000,", " 0,")
+
+
 def main() -> None:
     rows = []
     for name, (X, y) in _sets(full=not SMALL).items():
         X = tilted.features(X)
         seeds = [FIRST_SEED + k for k in range(SPLITS)]
         lanes = [tilted.Lane(seed, tilted.split_rows(X, y, seed)) for seed in seeds]
-        runner = tilted.Runner(2 * tilted.BATCH_SIZE * STEPS, tilted.BATCH_SIZE, STEPS)
+        runner = tilted.Runner(tilted.BATCH_SIZE, STEPS)
         full = [tilted.full_descent(lane.problem(), jnp.asarray(STEPS)) for lane in lanes]
         biases = np.asarray([bias(lane, w) for lane, w in zip(lanes, full, strict=True)])
         print(f"{name}: pull {biases[:, 0].min():.3f} to {biases[:, 0].max():.3f}", flush=True)
@@ -105,6 +139,9 @@ def bias(lane: tilted.Lane, w: jax.Array) -> tuple[float, float, float]:
 
 
 if __name__ == "__main__":
-    parser(__doc__).parse_args()
+    arguments = parser(__doc__)
+    arguments.add_argument("--page", action="store_true", help="measure nothing")
     jax.config.update("jax_enable_x64", True)
-    main()
+    if not arguments.parse_args().page:
+        main()
+    fill("tilted-results.md", {"noise": page().to_markdown()})

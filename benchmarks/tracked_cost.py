@@ -30,14 +30,20 @@ BATCH = size(16, small=2)
 WIDTHS = size((64, 128, 256, 512), small=(8, 16))
 SIDE = size(32, small=4)
 TABLE = size(1_000_000, small=100)
+#: Of the data in Cox's loss, which go over all of them in every step.
+SURVIVAL = size(100_000, small=100)
+KINDS = ("one memory", "a table", "risks")
 BETA = 0.1
 STEPS = size((1, 3), small=(1, 2))
 ROUNDS = size(4, small=1)
 #: Of the loss alone.
-MANY = size((100, 1_100), small=(1, 2))
+MANY = size((100, 600), small=(1, 2))
 
 LABELS = np.arange(BATCH) % CLASSES
-INDEX = np.random.default_rng(0).choice(TABLE, BATCH, replace=False)
+INDEX = np.random.default_rng(0).choice(SURVIVAL, BATCH, replace=False)
+TIME = np.random.default_rng(1).exponential(size=SURVIVAL)
+EVENT = np.arange(SURVIVAL) % 2 == 0
+AT_RISK = TIME[INDEX][None, :] >= TIME[INDEX][:, None]
 
 
 class Block(torch.nn.Module):
@@ -81,6 +87,8 @@ def torch_losses() -> dict[str, dict[str, Callable[[torch.Tensor], torch.Tensor]
     robust = nt.KLRobust(temperature=1.0, beta=BETA)
     rows = nt.LogMeanExp(TABLE, beta=BETA)
     own = lambda scores: scores[:, 0].mean()
+    cox = nt.Cox(TIME, EVENT)
+    at_risk = torch.from_numpy(AT_RISK)
     return {
         "one memory": {
             "without": lambda scores: entropy(scores).logsumexp(0),
@@ -89,6 +97,12 @@ def torch_losses() -> dict[str, dict[str, Callable[[torch.Tensor], torch.Tensor]
         "a table": {
             "without": lambda scores: scores.logsumexp(1).mean() - own(scores),
             "with": lambda scores: rows(scores, index).mean() - own(scores),
+        },
+        "risks": {
+            "without": lambda scores: (
+                scores[:, 0].masked_fill(~at_risk, -torch.inf).logsumexp(1).mean() - own(scores)
+            ),
+            "with": lambda scores: cox(scores[:, 0], index),
         },
     }
 
@@ -115,6 +129,13 @@ def jax_losses() -> dict[str, dict[str, Any]]:
                 state,
             ),
             "with": in_table,
+        },
+        "risks": {
+            "without": lambda scores, state, index: (
+                jnp.mean(jax.nn.logsumexp(jnp.where(AT_RISK, scores[:, 0], -jnp.inf), 1)) - own(scores),
+                state,
+            ),
+            "with": lambda scores, state, index: nx.losses.cox(scores[:, 0], state, index),
         },
     }
 
@@ -148,7 +169,9 @@ def torch_alone(loss: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[int],
     return run
 
 
-def first_state(kind: str) -> nx.TrackState:
+def first_state(kind: str) -> Any:
+    if kind == "risks":
+        return nx.losses.risk_sets(TIME, EVENT, dtype=jnp.float32)
     return nx.track_init(jnp.zeros((), jnp.float32), n=TABLE if kind == "a table" else None)
 
 
@@ -215,35 +238,55 @@ def bytes_of_a_row() -> dict[str, list[float]]:
 HOW: list[dict[str, Any]] = [{"beta": BETA}, {"gain": "auto"}]
 
 
-def main() -> None:
-    parser(__doc__).parse_args()
-    found: dict[str, Any] = {"bytes": bytes_of_a_row()}
+def measure(kind: str) -> dict[str, Any]:
+    """With one kind of memory, in both frameworks."""
+    programs = {
+        "PyTorch": (torch_losses()[kind], torch_steps, torch_alone),
+        "JAX": (
+            jax_losses()[kind],
+            functools.partial(jax_steps, kind=kind),
+            functools.partial(jax_alone, kind=kind),
+        ),
+    }
+    found = {}
+    for framework, (losses, steps, alone) in programs.items():
+        of = lambda make, losses=losses: {name: make(loss) for name, loss in losses.items()}
+        one = found[f"{framework}, {kind}"] = measured(of(steps), of(alone))
+        print(framework, kind, one, flush=True)
+    return found
+
+
+def cost_table(found: dict[str, Any]) -> Table:
     lines = []
-    for kind in ("one memory", "a table"):
-        programs = {
-            "PyTorch": (torch_losses()[kind], torch_steps, torch_alone),
-            "JAX": (
-                jax_losses()[kind],
-                functools.partial(jax_steps, kind=kind),
-                functools.partial(jax_alone, kind=kind),
-            ),
-        }
-        for framework, (losses, steps, alone) in programs.items():
-            of = lambda make, losses=losses: {name: make(loss) for name, loss in losses.items()}
-            one = found[f"{framework}, {kind}"] = measured(of(steps), of(alone))
-            print(framework, kind, one, flush=True)
+    for kind in KINDS:
+        for framework in ("PyTorch", "JAX"):
+            one = found[f"{framework}, {kind}"]
             ratio = f"{one['with'] / one['step']:.3f}"
             tracker = f"{1e3 * one['tracker']:.0f}"
             lines.append(
                 [framework, kind, f"{one['step']:.0f}", ratio, tracker, f"{one['share']:.2f} %"]
             )
-    results("tracked_cost.json").write_text(json.dumps(found))
     columns = ["", "memory", "step, ms", "with over without", "tracker alone, µs", "share of a step"]
+    return Table(columns, lines)
+
+
+def main() -> None:
+    options = parser(__doc__)
+    options.add_argument(
+        "--only", choices=KINDS, help="one kind of memory; what is kept of others stays"
+    )
+    only = options.parse_args().only
+    path = results("tracked_cost.json")
+    found = json.loads(path.read_text()) if only else {}
+    found["bytes"] = bytes_of_a_row()
+    for kind in (only,) if only else KINDS:
+        found |= measure(kind)
+    path.write_text(json.dumps(found))
     rows = [[name, *(f"{x:.0f}" for x in both)] for name, both in found["bytes"].items()]
     fill(
         "tracked-results.md",
         {
-            "cost": Table(columns, lines).to_markdown(),
+            "cost": cost_table(found).to_markdown(),
             "bytes": Table(["bytes of a row", "`beta=`", '`gain="auto"`'], rows).to_markdown(),
         },
     )

@@ -19,6 +19,8 @@ with warnings.catch_warnings(record=True) as told:
 import jax
 if {compute}:
     jax.jit(lambda x: x * 2)(1.0).block_until_ready()
+    from nestax.compiling import keeps_programs
+    assert folder is None or keeps_programs(folder)
 print(json.dumps({{
     "folder": folder and str(folder), "kept": jax.config.jax_compilation_cache_dir,
     "flags": os.environ.get("XLA_FLAGS", ""), "told": [str(w.message) for w in told],

@@ -12,7 +12,7 @@ import nestax
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
-DOCS = sorted((ROOT / "docs").rglob("*.md"))
+DOCS = sorted((ROOT / "docs").glob("*.md"))  # folders in there are written by `make docs`
 PAGES = [README, *DOCS]
 
 

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 import warnings
 from contextlib import suppress
 from pathlib import Path
@@ -70,7 +71,7 @@ def _keep_programs() -> Path | None:
     theirs = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue]
     if theirs:
         return Path(theirs)
-    folder = Path(os.environ.get(FOLDER) or _user_cache() / "nestax" / "compiled")
+    folder = Path(os.environ.get(FOLDER) or user_cache() / "compiled")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _forget_oldest(folder)
@@ -84,13 +85,29 @@ def _keep_programs() -> Path | None:
     return folder
 
 
-def _user_cache() -> Path:
-    """Where programs of this user keep what they can make again."""
+def keeps_programs(folder: Path) -> bool:
+    """Whether a program that is compiled now is found in the folder; it is compiled to see that."""
+    import jax
+
+    number = time.time()  # which no program had before
+    there = set(folder.iterdir())
+    jax.jit(lambda x: x + number)(0.0)
+    new = set(folder.iterdir()) - there
+    for path in new:
+        with suppress(OSError):
+            path.unlink()
+    return bool(new)
+
+
+def user_cache() -> Path:
+    """Where nestax keeps what it can make again for this user."""
     if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local"))
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        caches = Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local"))
+    elif sys.platform == "darwin":
+        caches = Path.home() / "Library" / "Caches"
+    else:
+        caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return caches / "nestax"
 
 
 def _forget_oldest(folder: Path) -> None:

@@ -168,7 +168,8 @@ def _bars(names: Sequence[str], percent: np.ndarray) -> list[tuple[str, float]]:
     own = own[: MOST_BARS - 1] if len(own) > MOST_BARS else own
     bars = sorted(((_short(names[k]), float(percent[k])) for k in own), key=lambda bar: -bar[1])
     if others := len(percent) - len(own):
-        rest = float(percent.sum() - percent[own].sum())
+        # Rounding errors have no side of the axis.
+        rest = float(np.round(percent.sum() - percent[own].sum(), 9)) + 0.0
         bars.append((f"{others} other{'s' if others > 1 else ''}", rest))
     return bars
 
@@ -217,6 +218,11 @@ def _thousands(x: float) -> str:
 def _saved(figure: Any, path: str | Path | None) -> Any:
     if path is not None:
         figure.savefig(path, dpi=150)
+    import matplotlib
+    import matplotlib.pyplot as plt
+
+    if "inline" in matplotlib.get_backend():  # a notebook draws what is open, and what a cell returns
+        plt.close(figure)
     return figure
 
 

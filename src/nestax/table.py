@@ -1,12 +1,17 @@
-"""A small table of words and numbers: prints in columns, and as Markdown."""
+"""A small table of words and numbers: prints in columns, as Markdown, and in notebooks."""
 
 import csv
 import dataclasses
+import html
 from pathlib import Path
 from typing import Any
 
 #: What stands for a bar inside a cell of a Markdown table.
 BAR = r"\|"
+#: How programs that open CSV files know a formula. Such a cell gets an apostrophe, which makes it text.
+FORMULAS = ("=", "+", "-", "@", "\t", "\r")
+#: Larger floating-point numbers are written with an exponent.
+LARGEST = 1e15
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,16 +45,75 @@ class Table:
     def to_csv(self, path: str | Path) -> None:
         with Path(path).open("w", newline="") as file:
             writer = csv.writer(file)
-            writer.writerow(self.columns)
-            writer.writerows(self.rows)
+            writer.writerow(map(inert, self.columns))
+            writer.writerows(map(inert, row) for row in self.rows)
 
     def to_frame(self) -> Any:
-        try:
-            import pandas as pd
-        except ImportError:
-            raise ImportError("to_frame needs pandas: pip install pandas.") from None
-        return pd.DataFrame(self.rows, columns=self.columns)
+        return pandas().DataFrame(self.rows, columns=self.columns)
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        return as_html(self)
+
+
+def pandas() -> Any:
+    """The package, or a sentence on how to get it."""
+    try:
+        import pandas as pd
+    except ImportError:
+        raise ImportError("to_frame needs pandas: pip install 'nestax[data]'.") from None
+    return pd
 
 
 def cell_text(x: Any) -> str:
-    return f"{x:.3g}" if isinstance(x, float) else f"{x:,}" if isinstance(x, int) else str(x)
+    return number(x, digits=3) if isinstance(x, int | float) else str(x)
+
+
+def number(x: float, digits: int = 6) -> str:
+    """A number as people read it: 2,000,000 and not 2e+06."""
+    if isinstance(x, int):
+        return f"{x:,}"
+    short = f"{x:.{digits}g}"
+    return f"{x:,.0f}" if "e+" in short and abs(x) < LARGEST else short
+
+
+def inert(cell: Any) -> Any:
+    """A cell of a CSV file that no program takes for a formula; numbers stay numbers."""
+    words = isinstance(cell, str) and cell.startswith(FORMULAS)
+    return f"'{cell}" if words and not is_number(cell) else cell
+
+
+def is_number(x: Any) -> bool:
+    """Whether something is a number, or words for one, such as "1,234" or "0.5 ± 0.1"."""
+    parts = x.replace(",", "").split(" ± ") if isinstance(x, str) else [x]
+    try:
+        return all(isinstance(float(part), float) for part in parts)
+    except (TypeError, ValueError):
+        return False
+
+
+def as_html(*parts: Any) -> str:
+    """Tables, and sentences between them, for a notebook."""
+    shown = (_table_html(part) if isinstance(part, Table) else _words_html(str(part)) for part in parts)
+    return "".join(shown)
+
+
+def _words_html(words: str) -> str:
+    return f"<p style='white-space: pre-wrap'>{html.escape(words)}</p>"
+
+
+def _table_html(table: Table) -> str:
+    """Numbers to the right, words to the left."""
+    right = [all(is_number(row[k]) for row in table.rows) for k in range(len(table.columns))]
+
+    def line(kind: str, cells: list[Any]) -> str:
+        sides = ("right" if to_right else "left" for to_right in right)
+        pairs = zip(sides, cells, strict=True)
+        inside = (
+            f"<{kind} style='text-align: {side}'>{html.escape(cell_text(cell))}</{kind}>"
+            for side, cell in pairs
+        )
+        return f"<tr>{''.join(inside)}</tr>"
+
+    rows = "".join(line("td", row) for row in table.rows)
+    return f"<table><thead>{line('th', table.columns)}</thead><tbody>{rows}</tbody></table>"

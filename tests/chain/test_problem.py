@@ -23,6 +23,14 @@ def outer(fn=lambda u: jnp.sum(u**2)):
     return nx.Level(fn, name="outer")
 
 
+def test_the_weights_of_a_network_are_described_in_a_line():
+    w = {f"layer {k}": {"weight": jnp.zeros((64, 64)), "bias": jnp.zeros(64)} for k in range(12)}
+    level = nx.Level(lambda w, r: jnp.sum(w["layer 1"]["bias"] * r), jnp.ones((3, 64)), name="loss")
+    weights = nx.Problem([level], w).describe().splitlines()[0]
+    dtype = jnp.zeros(()).dtype
+    assert weights == f"  w            weights        dict of 24 arrays, 49,920 numbers, {dtype}"
+
+
 def test_describe_prints_the_chain():
     problem = nx.Problem(
         [

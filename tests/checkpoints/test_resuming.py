@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import hashlib
 import json
 import os
 import shutil
@@ -20,6 +21,7 @@ import nestax as nx
 from nestax.checkpoints import files as checkpoint
 from nestax.checkpoints import keeper as keeping
 from nestax.checkpoints.files import Files, Folder
+from nestax.checkpoints.fingerprint import Fingerprint
 from nestax.loop import compiled as drive
 from nestax.run.follow import Book
 from nestax.trees import as_host
@@ -83,6 +85,42 @@ def test_resumed_is_uninterrupted_bit_for_bit(problem, tmp_path, estimator, chan
     before = sorted(p.stat().st_mtime_ns for p in (tmp_path / "run").iterdir())
     assert_equal_runs(run(problem, estimator, **resume), whole)  # at once
     assert sorted(p.stat().st_mtime_ns for p in (tmp_path / "run").iterdir()) == before
+
+
+@pytest.fixture
+def _parts_of_one_step(monkeypatch):
+    monkeypatch.setattr(drive, "PART_SECONDS", 0.0)
+    monkeypatch.setattr(drive, "PART_SHARE", np.inf)
+
+
+@pytest.mark.usefixtures("_parts_of_one_step")
+def test_a_long_stride_is_visited_within_stopped_and_resumed(problem, tmp_path, monkeypatch):
+    """As one of minutes is: checkpoints and signals do not wait for a record."""
+    visited = []
+    visit = keeping.Keeper.visit
+
+    def visit_and_stop(self, at, *rest):
+        visited.append(at.step)
+        if at.step == 27:
+            signal.raise_signal(signal.SIGTERM)
+        return visit(self, at, *rest)
+
+    monkeypatch.setattr(keeping.Keeper, "visit", visit_and_stop)
+    part = run(problem, checkpoint=tmp_path, record_every=20)
+    assert visited == list(range(1, 28))
+    assert part.status is nx.Status.INTERRUPTED
+    assert (part.carry.step, part.records["step"].tolist()) == (27, [0, 20])
+    rest = run(problem, checkpoint=tmp_path, record_every=20, resume=True)
+    monkeypatch.undo()
+    assert_equal_runs(rest, run(problem, record_every=20))
+
+
+@pytest.mark.usefixtures("_parts_of_one_step")
+def test_a_run_out_of_time_ends_within_a_stride_with_a_record(problem):
+    result = run(problem, steps=10_000_000, record_every=10_000_000, seconds=0.2, patience=3)
+    assert result.message == "Stopped after 0.2 seconds."
+    assert result.records["step"].tolist() == [0, result.carry.step]
+    assert 0 < result.carry.step < 10_000_000
 
 
 def test_a_resumed_run_neither_starts_nor_observes_again(problem, tmp_path, monkeypatch):
@@ -288,6 +326,28 @@ def test_versions_are_told_and_not_compared(begun, monkeypatch):
         again()
 
 
+def test_a_program_in_other_words_goes_on_where_versions_have_changed(tmp_path, monkeypatch):
+    now = keeping.made_with()
+    begin = lambda **more: run(small(), optimizer=optax.sgd(0.1), steps=20, **more)
+    again = lambda: begin(checkpoint=tmp_path, resume=True)
+    whole = begin()
+    begin(checkpoint=tmp_path, callback=stop_at(10))
+    usual = keeping.fingerprint
+
+    def in_other_words(*args):
+        parts, program = usual(*args)
+        text = program.replace("stablehlo.add", "stablehlo.plus", 1)
+        return Fingerprint(parts | {"program": hashlib.sha256(text.encode()).hexdigest()}, text)
+
+    monkeypatch.setattr(keeping, "fingerprint", in_other_words)
+    with pytest.raises(nx.SettingError, match=r"a function, or a number inside .* has changed: in the"):
+        again()
+    monkeypatch.setattr(keeping, "made_with", lambda: now | {"jax": "99"})
+    with pytest.warns(UserWarning, match=rf"other versions \(jax {now['jax']} → 99\).*stablehlo.plus"):
+        assert_equal_runs(again(), whole)
+    again()  # which is now its text
+
+
 def test_where_a_run_may_be_kept(problem, tmp_path):
     run(problem, steps=10, checkpoint=tmp_path / "a" / "b", resume=True)  # nothing there: begins
     with pytest.raises(nx.SettingError, match="holds a run already: go on with it by resume=True"):
@@ -380,7 +440,7 @@ def test_a_flipped_bit_in_old_records_costs_those_and_nothing_else(problem, tmp_
     with pytest.warns(UserWarning, match=r"is damaged in the frame .* without the records"):
         rest = run(problem, checkpoint=tmp_path, resume=True)
     whole = run(problem)
-    assert rest.records["step"].tolist() == [0, 10, 30, 40, 50, 60]
+    assert rest.records["step"].tolist() == [0, 20, 30, 40, 50, 60]
     assert np.array_equal(rest.w, whole.w)
     kept = np.isin(whole.records["step"], rest.records["step"])
     for name, column in whole.records.items():

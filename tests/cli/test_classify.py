@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import nestax as nx
 from nestax.cli import app
-from nestax.cli.classify import fit_all, load
+from nestax.cli.classify import fit_all, load, over_splits
 
 pytest.importorskip("jinja2")
 pytest.importorskip("matplotlib").use("Agg")
@@ -111,7 +111,9 @@ def test_groups_are_reported_and_no_class_of_them_is_lost(tmp_path):
     """In mixed groups the rare class would be taken for wrong labels, so pairs are the groups."""
     X, y = made(400, 5, 2)
     path = write(tmp_path / "rows.csv", X, y, sites=np.where(np.arange(400) % 4 == 1, "west", "east"))
-    done = invoke(path, "--target", "verdict", "--groups", "site", "--held-out", "0.25", *TILTED)
+    done = invoke(
+        path, "--target", "verdict", "--groups", "site", "--held-out", "0.25", "--repeats", "1", *TILTED
+    )
     assert done.exit_code == 0, done.output
     assert done.stderr == "nestax classify: compiling …\n"
     assert "on 100 rows of rows.csv held out, by group" in done.stdout
@@ -144,13 +146,13 @@ def test_pairs_of_group_and_class_are_the_groups(monkeypatch):
 
 
 def test_a_share_of_every_class_is_held_out(files):
-    known, new = load(str(files[0]), "verdict", None, None, None, 0.2, 5)
+    ((known, new),) = load(str(files[0]), "verdict", None, None, None, 0.2, [5])
     assert (len(known), len(new)) == (240, 60)
     assert np.mean(new.y == "yes") == 0.1
     assert sorted([*known.lines, *new.lines]) == list(range(2, 302))
-    again = load(str(files[0]), "verdict", None, None, None, 0.2, 5)[1].lines
-    np.testing.assert_array_equal(new.lines, again)
-    assert not np.array_equal(again, load(str(files[0]), "verdict", None, None, None, 0.2, 6)[1].lines)
+    again, other = load(str(files[0]), "verdict", None, None, None, 0.2, [5, 6])
+    np.testing.assert_array_equal(new.lines, again[1].lines)
+    assert not np.array_equal(new.lines, other[1].lines)
 
 
 def test_a_libsvm_file_needs_no_target_and_the_share_is_recorded(tmp_path):
@@ -161,14 +163,33 @@ def test_a_libsvm_file_needs_no_target_and_the_share_is_recorded(tmp_path):
     ]
     (tmp_path / "train").write_bytes(gzip.compress("\n".join(lines).encode()))
     out = tmp_path / "run"
-    done = invoke(tmp_path / "train", "--drop", "2", "--json", "--out", out, *TILTED)
+    done = invoke(tmp_path / "train", "--drop", "2", "--json", "--out", out, "--repeats", "2", *TILTED)
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
     assert (found["train_rows"], found["test_rows"]) == ({"0": 21, "1": 189}, {"0": 9, "1": 81})
     settings = json.loads((out / "settings.json").read_text())["settings"]
     assert (settings["held_out"], settings["target"], settings["drop"]) == (0.3, None, "2")
+    assert settings["repeats"] == found["splits"] == 2
+    page = (out / "report.html").read_text()
+    assert "90 rows of train held out, mean ± standard deviation over 2 splits" in page
+    mean = found["balanced_accuracy"]["tilted"]
+    spread = found["standard_deviation"]["balanced_accuracy"]["tilted"]
+    assert spread > 0
+    assert f'<td class="number">{100 * mean:.1f} ± {100 * spread:.1f}</td>' in page
     with (out / "weights.csv").open() as file:
         assert [row["feature"] for row in csv.DictReader(file)] == ["1", "3", "(intercept)"]
+
+
+def test_the_mean_over_splits_and_how_far_they_lie_apart():
+    look = lambda share, groups: {
+        "class": {"a": {"tilted": share}},
+        "group": {name: {"tilted": share} for name in groups},
+        "all": {"rows": {"tilted": share}},
+    }
+    mean, spread = over_splits([look(0.5, ["west"]), look(1.0, ["west", "east"])])
+    assert (mean["class"]["a"]["tilted"], spread["class"]["a"]["tilted"]) == (0.75, 0.25)
+    assert (mean["group"]["west"]["tilted"], mean["group"]["east"]["tilted"]) == (0.75, 1.0)
+    assert spread["group"]["east"]["tilted"] == 0.0
 
 
 def test_columns_of_words_are_left_out_of_both_files(files, tmp_path):
@@ -180,7 +201,7 @@ def test_columns_of_words_are_left_out_of_both_files(files, tmp_path):
     line = refuse(named, "--target", "verdict", "--test", test)
     assert "words instead of numbers in column 'name' (such as 'Ann')" in line
     assert "--drop name," in line
-    known, new = load(str(named), "verdict", None, "name", str(test), None, 0)
+    ((known, new),) = load(str(named), "verdict", None, "name", str(test), None, [0])
     assert known.features == new.features == tuple(FEATURES)
 
 
@@ -252,6 +273,7 @@ def test_a_test_file_that_does_not_fit_is_one_sentence(text, words, tmp_path):
         (["--target", "verdict", "--method", "SMVRR"], "did you mean 'SMVR'?"),
         (["--target", "verdict", "--test", "x.csv", "--held-out", "0.2"], "--test and --held-out"),
         (["--target", "verdict", "--test", "none.csv"], "none.csv"),
+        (["--target", "verdict", "--test", "x.csv", "--repeats", "3"], "--repeats is for a single file"),
     ],
 )
 def test_settings_that_do_not_fit(arguments, words, files):

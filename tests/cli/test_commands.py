@@ -1,6 +1,8 @@
 """The commands that compute nothing: lists, citations, data, doctor; and how all of them look."""
 
 import json
+import tomllib
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -84,6 +86,31 @@ def test_the_doctor_warns_of_what_is_slow_or_missing(folders, monkeypatch):
     assert "does not exist" in found["data folder"]
     monkeypatch.delenv("NESTAX_DATA")
     assert "NESTAX_DATA is not set" in json.loads(invoke("doctor", "--json").stdout)["data folder"]
+
+
+def test_the_doctor_knows_every_extra():
+    from nestax.cli import doctor
+
+    text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    extras = set(tomllib.loads(text)["project"]["optional-dependencies"])
+    assert set(doctor.EXTRAS) == extras - {"all"}
+
+
+def test_the_doctor_says_where_programs_are_not_kept(folders, monkeypatch):
+    from nestax.cli import doctor
+
+    monkeypatch.setattr(doctor, "speed_up", lambda: None)
+    assert json.loads(invoke("doctor", "--json").stdout)["compiled once"].startswith("no: NESTAX_COMP")
+    monkeypatch.setattr(doctor, "speed_up", lambda: folders)
+    assert json.loads(invoke("doctor", "--json").stdout)["compiled once"].endswith("gets no files")
+    monkeypatch.setattr(doctor, "keeps_programs", lambda folder: True)
+    assert json.loads(invoke("doctor", "--json").stdout)["compiled once"] == "yes, it works"
+
+
+def test_help_has_examples_and_completion():
+    words = invoke("--help").stdout
+    assert "nestax portfolio returns.csv --unit percent --out result" in words
+    assert "--install-completion" in words
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["portfolio", "--help"], ["dmeo"], ["methods", "x"]])

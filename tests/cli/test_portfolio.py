@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 import nestax as nx
 from nestax.cli import app
 from nestax.cli.compare import describe
+from nestax.cli.portfolio import meaning, rows_per_year
 from nestax.run.sweep import Sweep
 from nestax.study.compare import Comparison
 from nestax.table import Table
@@ -83,6 +84,41 @@ def test_the_run_says_what_it_did(run):
     ):
         assert words in page
     assert page.count("<svg") == 2
+
+
+def test_a_portfolio_stands_beside_equal_weights(run):
+    found, out = run
+    own = ROWS.mean(axis=1)
+    equal = found["equal_weights"]
+    assert equal["expected_return"] == pytest.approx(own.mean(), rel=1e-12)
+    assert equal["objective"] == pytest.approx(-own.mean() + 0.2 * own.std(), abs=1e-8)
+    assert equal["objective"] > found["objective"]
+    assert found["rows_per_year"] == 365  # told by the dates
+    assert found["yearly_return"] == pytest.approx(365 * found["expected_return"], rel=1e-12)
+    assert equal["yearly_deviation"] == pytest.approx(365**0.5 * own.std(), rel=1e-12)
+    page = (out / "report.html").read_text()
+    unsure = 365 * found["deviation"] / 200**0.5
+    assert "on the table: less than 1e-06 percent a year of return" in page
+    assert f"the expected return is known to ± {unsure:.2g} percent a year" in page
+
+
+@pytest.mark.parametrize(
+    ("step", "rows", "each"),
+    [(1, 300, 365), (7, 60, 52), (30.4375, 40, 12), (1.45, 400, 252), (3, 99, None)],
+)
+def test_dates_tell_how_many_rows_a_year_has(step, rows, each):
+    days = np.datetime64("2020-01-01") + (np.arange(rows) * step).astype(int)
+    table = nx.datasets.Returns(np.zeros((rows, 1)), ("A",), days)
+    assert rows_per_year(table) == (pytest.approx(365.25 / 3, rel=1e-3) if each is None else each)
+    assert rows_per_year(nx.datasets.Returns(np.zeros((rows, 1)), ("A",))) is None
+    assert rows_per_year(nx.datasets.Returns(np.zeros((5, 1)), ("A",), days[[0] * 5])) is None
+
+
+def test_without_dates_the_gap_is_told_by_the_row():
+    numbers = {"gap": 2e-3, "rows_per_year": None, "deviation": 3.0, "rows": 900}
+    words = meaning(numbers)
+    assert "on the table: 0.002 percent a row of return" in words
+    assert "known to ± 0.1 percent a row." in words
 
 
 def test_weights_that_mean_nothing_are_a_failure(file, tmp_path):
@@ -167,6 +203,11 @@ def test_compare_and_demo_leave_reports(file, tmp_path):
     done = CliRunner().invoke(app, ["demo", "--out", str(tmp_path / "d"), "--seeds", "2"])
     assert done.exit_code == 0, done.output
     assert "SnapshotSMVR comes to less than 1e-16" in done.stdout
+    assert "Weights in percent that SnapshotSMVR found, mean ± std of 2 runs" in done.stdout
+    with (tmp_path / "d" / "weights.csv").open() as file:
+        weights = list(csv.DictReader(file))
+    assert all(abs(float(w["found"]) - float(w["exact"])) < 0.02 for w in weights)
+    assert sum(float(w["found"]) for w in weights) == pytest.approx(100, abs=0.1)
     for folder in ("c", "d"):
         assert (tmp_path / folder / "comparison.svg").exists()
         assert "<svg" in (tmp_path / folder / "report.html").read_text()

@@ -84,6 +84,26 @@ def test_a_comparison_goes_on_where_it_was_stopped(tmp_path, stops_after):
     assert json.loads(invoke("resume", tmp_path / "kept").stdout) == json.loads(whole.stdout)
 
 
+def test_a_folder_of_somebody_else_writes_below_itself_only(tmp_path, stops_after, monkeypatch):
+    """Its command may name any folder of mine; one that I began myself writes where I said."""
+    pytest.importorskip("matplotlib").use("Agg")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "theirs"))
+    out = tmp_path / "mine" / "report"
+    kept = tmp_path / "kept"
+    stops_after(20)
+    invoke(*PORTFOLIO, "--lr", "0.1", "--checkpoint", kept, "--out", out)
+    assert out.exists()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "mine"))
+    page = (out / "report.html").read_text()
+    done = invoke("resume", kept)
+    assert done.exit_code == 0
+    assert done.stderr.startswith(f"{kept} was not begun by you on this machine, so its report goes to")
+    assert (out / "report.html").read_text() == page
+    assert (kept / "report" / "report.html").exists()
+    assert invoke("resume", kept, "--out", out).exit_code == 0
+    assert (out / "report.html").read_text() != page
+
+
 def test_what_cannot_be_resumed_is_one_sentence(tmp_path):
     done = invoke("resume", tmp_path)
     assert done.exit_code == 2

@@ -13,6 +13,7 @@ import nestax as nx
 
 BETA = 0.2
 ALL = jnp.arange(N)
+CVAR = ("cvar_robust", "cvar_robust of a table")
 
 
 def exact(name, h):
@@ -24,7 +25,7 @@ def exact(name, h):
         return np.log(np.mean(np.exp(h)))
     if name == "donsker_varadhan":
         return np.mean(h) - np.log(np.mean(np.exp(2 * h)))
-    if name == "cvar_robust":
+    if name in CVAR:
         return np.sort(h)[-N // 4 :].mean()
     if name == "info_nce":
         s = np.outer(h, h) / 0.7
@@ -50,11 +51,11 @@ def test_all_rows_without_memory_are_the_exact_loss(name):
     call = lambda h: kind.call(h, ALL, kind.state(), beta=1.0)[0]
     value, grad = jax.value_and_grad(call)(jnp.asarray(h))
     assert_same(value, exact(name, h), 1e-10)
-    if name != "cvar_robust":  # its quantile is not moved
+    if name not in CVAR:  # its quantile is not moved
         assert_same(grad, slope(partial(exact, name), h), 1e-7)
 
 
-@pytest.mark.parametrize("name", [name for name in LOSSES if name != "cvar_robust"])
+@pytest.mark.parametrize("name", [name for name in LOSSES if name not in CVAR])
 def test_gradients_of_small_batches_are_nearer_to_the_truth_with_memory(name):
     """Their mean over many batches at fixed weights, compared with the exact gradient."""
     kind = LOSSES[name]
@@ -89,6 +90,16 @@ def test_cvar_of_small_batches_is_far_too_low_without_memory():
     assert abs(mean_value(beta=0.02, lagged=True) - truth) < 0.03
 
 
+def test_cvar_of_any_batch_is_right_in_the_mean_once_all_rows_were_seen():
+    """By the quantile of all rows; old losses stay until a row is seen again."""
+    table = LOSSES["cvar_robust of a table"]
+    _, state = table.call(data.h, ALL, table.state())
+    values = [table.call(data.h[rows], rows, state)[0] for rows in ALL.reshape(-1, 1)]
+    assert_same(np.mean(values), exact("cvar_robust", data.h))
+    _, state = table.call(data.h[:1] + 1, ALL[:1], state)
+    assert_same(state.value, data.h.at[0].add(1))
+
+
 def test_a_batch_without_a_positive_row_is_worth_nothing():
     zero = jnp.zeros(3)
     rows = jnp.arange(3)
@@ -117,6 +128,10 @@ def test_the_same_steps_as_by_hand():
             "temperature must be positive",
         ),
         (lambda: nx.losses.cvar_robust(data.h, None, share=0, beta=BETA), "share must be in .0, 1."),
+        (
+            lambda: nx.losses.cvar_robust(data.h, nx.track_init(0.0, n=N), ALL, share=0.5, beta=BETA),
+            "remembers losses as they were: leave beta out",
+        ),
         (
             lambda: nx.losses.info_nce(
                 data.h[:1, None], LOSSES["info_nce"].state(), [0], temperature=1.0, beta=BETA

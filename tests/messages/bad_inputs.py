@@ -28,6 +28,7 @@ BEGIN = "<!-- messages: begin -->"
 END = "<!-- messages: end -->"
 OURS = Path(nx.__file__).parent
 ROWS = nx.datasets.synthetic_returns(40, 3)
+LABELS = np.arange(40) % 2
 
 
 def product(w, row):
@@ -127,6 +128,24 @@ CASES: dict[str, list[str]] = {
         "chain(lambda w, row, scale: scale * row @ w, args=2.0)",
         "nx.Level(ROWS, product)",
         "chain(lambda w, row: jnp.sign(row @ w).astype(int))",
+    ],
+    "Blocks": [
+        "nx.Blocks([ROWS, ROWS[:, :2]], visit=1)",
+        "nx.Blocks([nx.Sampler(jax.random.normal), ROWS], visit=1)",
+        "nx.Blocks(np.ones((4, 3)), visit=5)",
+        "nx.Conditional(ROWS, visit=41)",
+        "nx.Conditional(ROWS, np.zeros((0, 3)), visit=2)",
+        "nx.Conditional(lambda key: key, ROWS, visit=2)",
+        "nx.Conditional(ROWS, ROWS, visit=2, ranges=(np.zeros(40, int), np.zeros(40, int)))",
+        "nx.Conditional(ROWS, ROWS, visit=2, ranges=([0], [1]))",
+        "nx.problems.average_precision(ROWS, np.zeros(40))",
+        "nx.problems.average_precision(ROWS, np.arange(39))",
+        "nx.problems.average_precision(ROWS, LABELS, model=lambda w, x: w / 0, w0=jnp.ones(()))",
+        "nx.problems.average_precision(ROWS, LABELS, model=lambda w, x: w * x, w0=jnp.ones(()))",
+        "nx.problems.partial_auc(ROWS, np.ones(40))",
+        "nx.problems.partial_auc(ROWS, LABELS, temperature=0)",
+        'nx.problems.partial_auc(ROWS, LABELS, surrogate="hinge")',
+        "nx.problems.partial_auc(1e6 * ROWS, LABELS, w0=jnp.ones(3))",
     ],
     "Settings": [
         "nx.SMVR(beta=-0.1)",

@@ -213,7 +213,7 @@ def test_findings_name_all_methods_as_they_fall(known):
     assert first == "1-shot, 1/3 of 900 images: SCSC 40.0 %; SMVR 20.0 %."
     assert third == "1-shot, 3/3 of 900 images: SCSC 80.0 %; SMVR 20.0 %."
     assert diverged == "1-shot, diverged: NLASG."
-    assert missing.startswith("1-shot, not computed: A-TSCGD; Nested-SPIDER; SMVR-ADAM; Plain-ADAM")
+    assert missing.startswith("1-shot, not computed: A-TSCGD; SMVR, restarts; SMVR-ADAM; SMVR, first")
 
 
 def test_tables_and_figure(result, known):

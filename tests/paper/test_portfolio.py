@@ -6,6 +6,7 @@ import json
 import os
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -34,18 +35,16 @@ def result():
     few["SnapshotSMVR"] = snapshots._replace(values=(0.01,))
     markets = {"small": nx.datasets.synthetic_returns(640, 5)}
     lines = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(portfolio, "CONTENDERS", few)
-        out = reproduce_portfolio(
-            markets, seeds=3, tune_seeds=2, batch_size=16, rates=RATES, tell=lines.append
-        )
+    out = reproduce_portfolio(
+        markets, contenders=few, seeds=3, tune_seeds=2, batch_size=16, rates=RATES, tell=lines.append
+    )
     assert [line.split()[:2] for line in lines] == [["small", name] for name in few]
     return out
 
 
 @pytest.mark.parametrize("name", portfolio.CONTENDERS)
 def test_a_learning_rate_is_the_length_of_a_step(name):
-    """That of A-TSCGD falls: ten times as much at first."""
+    """That of A-TSCGD falls: ten times as much at first. As printed, NLASG's is multiplied by τ."""
     contender = portfolio.CONTENDERS[name]
     problem = portfolio.portfolio_problem(nx.datasets.synthetic_returns(200, 4))
     built = contender.build(Point(lr=0.02, **{contender.knob: contender.values[1]}))
@@ -54,7 +53,7 @@ def test_a_learning_rate_is_the_length_of_a_step(name):
     method.check(problem)
     grad = jnp.asarray([0.1, -0.2, 0.2, -0.1]) / 100
     w, _ = method.step.update(problem, problem.w0, grad, {}, method.step.init(problem.w0))
-    length = 0.2 if name == "A-TSCGD" else 0.02
+    length = {"A-TSCGD": 0.2, portfolio.AS_PRINTED: 0.5 * 0.02}.get(name, 0.02)
     np.testing.assert_allclose(w, problem.w0 - length * grad, rtol=1e-12)
 
 
@@ -95,6 +94,46 @@ def test_the_tables_agree_with_the_curves(result):
     assert result.epochs().columns == ["market", *(f"{k} passes" for k in (2, 4, 6, 8, 10, 12))]
     total = dict(zip(result.seconds().column("method"), result.seconds().column("run s"), strict=True))
     assert total.pop("together") == pytest.approx(sum(total.values()))
+
+
+def test_differences_are_those_of_the_same_runs(result):
+    trials = result.trials["small"]
+    shifted = np.asarray([1e-4, 2e-4, 3e-4])
+    lost = np.asarray([0.0, np.inf, 0.0])
+    changed = {
+        "NLASG": dataclasses.replace(trials["SMVR"], gap=trials["SMVR"].gap + shifted[:, None]),
+        "SCSC": dataclasses.replace(trials["SMVR"], gap=trials["SMVR"].gap + lost[:, None]),
+    }
+    table = dataclasses.replace(result, trials={"small": trials | changed}).differences()
+    rows = dict(table.rows)
+    assert "SMVR" not in rows
+    assert rows["NLASG"] == "+2.00 ± 0.58"
+    assert rows["SCSC"] == "diverged"
+
+
+def test_decimals_and_percent_are_the_same_portfolio():
+    returns = nx.datasets.synthetic_returns(200, 4)
+    percent, decimal = (portfolio.portfolio_problem(returns / unit, unit) for unit in (1.0, 100.0))
+    w = jnp.asarray([0.7, 0.1, 0.1, 0.1])
+    np.testing.assert_allclose(decimal.value(w), percent.value(w) / 100, rtol=1e-12)
+    np.testing.assert_allclose(decimal.optimum, percent.optimum / 100, rtol=1e-9)
+    floor = lambda problem: float(jax.tree.leaves(problem.levels[1].project((0.0, -1.0)))[1])
+    assert floor(percent) == pytest.approx(1e4 * floor(decimal)) == portfolio.LEAST_VARIANCE
+
+
+def test_reported_seeds_may_be_named(result):
+    smvr = {"SMVR": portfolio.CONTENDERS["SMVR"]._replace(values=(0.1, 0.3))}
+    found = reproduce_portfolio(
+        {"small": nx.datasets.synthetic_returns(640, 5)},
+        contenders=smvr,
+        seeds=[2, 0],
+        tune_seeds=2,
+        batch_size=16,
+        rates=RATES,
+    )
+    np.testing.assert_allclose(
+        found.trials["small"]["SMVR"].gap, result.trials["small"]["NLASG"].gap[[2, 0]], rtol=1e-9
+    )
 
 
 def test_findings_compare_smvr_with_the_best_of_the_others(result):

@@ -51,6 +51,7 @@ def result():
         )
         assert TRACES["advance"] == before + 2  # one for each method, not one for each split
     assert [line.split()[1] for line in lines] == [
+        "references",
         "full",
         "L-BFGS",
         "L-BFGS",
@@ -186,6 +187,61 @@ def test_far_out_the_risk_is_that_of_the_labels_that_are_met():
     assert fits.grad_norm[0] < 1e-9
 
 
+def test_runs_are_kept_and_found_again(result, tmp_path, monkeypatch):
+    again = lambda **more: reproduce_term(
+        {"Australian": made_up()}, **(SHORT | {"seeds": 3, "tune_seeds": 2, "cells": tmp_path} | more)
+    )
+    few = {name: tilted.CONTENDERS[name]._replace(values=BETAS) for name in ("SCSC", "SMVR")}
+    monkeypatch.setattr(tilted, "CONTENDERS", few)
+    monkeypatch.setattr(tilted.jax, "clear_caches", lambda: None)
+    monkeypatch.setattr(tilted.Runner, "descend", lambda *_: result.references["Australian"])
+    tried = []
+
+    def try_out(runner, contender, settings, tuning, reported):
+        tried.append(contender.knob)
+        if len(tried) == 2:
+            raise KeyboardInterrupt
+        return result.trials["Australian"]["SCSC" if len(tried) == 1 else "SMVR"]
+
+    monkeypatch.setattr(tilted.Runner, "try_out", try_out)
+    with pytest.raises(KeyboardInterrupt):
+        again()
+    (file,) = tmp_path.iterdir()
+    assert file.name == "stratified-australian.json"
+    whole = again()  # goes on with the second method
+    assert len(tried) == 3
+    for one in (again(), tilted.kept_runs(tmp_path, "stratified", ["Australian", "HIV-1"])):
+        assert len(tried) == 3
+        assert one.losses() == whole.losses() == result.losses()
+        assert one.accuracies() == result.accuracies()
+        assert one.rows() == result.rows()
+        np.testing.assert_allclose(
+            one.trials["Australian"]["SMVR"].loss, result.trials["Australian"]["SMVR"].loss, rtol=1e-3
+        )
+    with pytest.raises(nx.ProblemError, match=r"australian\.json was made with other sizes: delete it"):
+        again(seeds=2)
+    file.write_text("{}")
+    with pytest.raises(nx.ProblemError, match=r"australian\.json is no cell of this experiment"):
+        again()
+    with pytest.raises(nx.SettingError, match="batches must be"):
+        again(batches="some")
+
+
+@pytest.mark.parametrize(("batches", "rows", "cost"), [("pooled", 8, 8), ("both-levels", 8, 16)])
+def test_pooled_batches_draw_as_many_rows(batches, rows, cost):
+    setup = tilted.SETUPS[batches]
+    lane = tilted.Lane(0, tilted.split_rows(*made_up(), 0))
+    problem = lane.problem(setup=setup)
+    assert [level.deterministic for level in problem.levels] == [False, True, cost == rows, True]
+    assert problem.levels[0].source.size == 168
+    runner = tilted.Runner(4, 20, setup)
+    run = runner.run(tilted.CONTENDERS["SCSC"], nx.grid(lr=[0.1], beta=[0.5]), lane)
+    each = np.diff(run.records["samples"]) / np.diff(run.records["step"])
+    assert set(each) == {cost}
+    assert runner.budget == 20 * cost >= run.records["samples"][-1]
+    np.testing.assert_allclose(problem.value(problem.w0), lane.problem().value(problem.w0))
+
+
 # What is made of them
 
 
@@ -220,10 +276,17 @@ def test_the_other_tables_agree_with_the_runs(result):
     trial, full = result.trials["Australian"]["SMVR"], result.references["Australian"][tilted.FULL]
     above = trial.fits.loss - full.loss
     loss, details, curves = result.losses(), result.details(), result.curves()
-    expected = ["SMVR", f"{trial.loss[:, -1].mean():.4f}", f"{above.mean():+.4f} ± {above.std():.4f}"]
+    paired = f"{above.mean():+.4f} ± {above.std(ddof=1) / 3**0.5:.4f}"
+    expected = ["SMVR", f"{trial.loss[:, -1].mean():.4f}", paired]
     assert loss.rows[1] == expected
     assert loss.rows[2][1:] == [f"{full.loss.mean():.4f}", "–"]
     assert loss.column("method")[3:] == ["L-BFGS from there", "L-BFGS from zero"]
+    (apart, beside) = result.apart().rows
+    apart_from = trial.fits.loss - result.trials["Australian"]["SCSC"].fits.loss
+    assert apart[:2] == ["Australian", "SCSC"]
+    assert apart[2] == (f"{apart_from.mean():+.4f} ± {apart_from.std(ddof=1) / 3**0.5:.4f}")
+    assert apart[3] == f"{np.sum(apart_from < 0)} of 3"
+    assert beside[1:3] == ["full gradient", paired]
     row = dict(zip(details.columns, details.rows[1], strict=True))
     assert (row["method"], row["lr"], row["its value"]) == ("SMVR", *trial.setting.values())
     assert row["above full"] == pytest.approx(above.mean())
@@ -252,15 +315,16 @@ def test_findings_say_where_smvr_is_not_first_or_far_from_the_full_gradient(resu
     ).findings()
     first, cells = told(good)
     assert first.startswith("Australian: SMVR ends at the lowest F of the 2 methods, ")
-    assert f"+0.0 from full gradient (within its deviation of {full.rare.std():.1f})" in first
+    assert "in points: +0.0 ± 0.0 from full gradient, " in first
     half = trials["SCSC"].fits.loss / 2
-    assert f"the difference is {-half.mean():+.4f} ± {half.std(ddof=1) / 3**0.5:.4f}." in first
+    assert f"the difference is {-half.mean():+.4f} ± {half.std(ddof=1) / 3**0.5:.4f}, and" in first
+    assert "it is the lowest on 3 of 3 splits." in first
     assert cells.endswith(f"in {1 + int(full.rare.mean() >= 82.9)} of 2 columns.")
     bad = change(good, loss=2 * trials["SCSC"].fits.loss, rare=full.rare - 90, overall=full.rare - 90)
     first, cells = told(bad)
     assert "SMVR does not end at the lowest F" in first
-    assert "-90.0 from full gradient (not within its deviation" in first
-    assert first.count("not within") == 3
+    assert "it is the lowest on 0 of 3 splits." in first
+    assert "-90.0 ± 0.0 from full gradient" in first
     assert cells == "SMVR reaches its accuracy in the paper in 0 of 2 columns."
 
 
@@ -303,8 +367,8 @@ def test_the_command_writes_a_report(result, tmp_path, monkeypatch):
 
     asked = []
 
-    def found(sets, *, seeds, tune_seeds, tell):
-        asked.append((sets, seeds, tune_seeds))
+    def found(sets, *, seeds, tune_seeds, batches, cells, tell):
+        asked.append((sets, seeds, tune_seeds, batches, cells))
         return result
 
     monkeypatch.setattr(importlib.import_module("nestax.cli.reproduce"), "reproduce_term", found)
@@ -314,8 +378,8 @@ def test_the_command_writes_a_report(result, tmp_path, monkeypatch):
     done = CliRunner().invoke(app, ["reproduce", "term", "--seeds", "4", "--out", str(out)])
     assert done.exit_code == 0
     assert "so the later set that scikit-learn brings is used" in done.output
-    (sets, *seeds) = asked[0]
-    assert seeds == [4, 3]
+    (sets, *rest) = asked[0]
+    assert rest == [4, 3, "stratified", None]
     ((X, y),) = sets.values()
     assert (X.shape, int(y.sum())) == ((569, 30), 212)  # malignant ones are the rare class
     assert result.findings()[0] in done.output
@@ -334,13 +398,22 @@ def test_the_command_writes_a_report(result, tmp_path, monkeypatch):
     monkeypatch.setattr("nestax.datasets.libsvm", lambda name: part)
     monkeypatch.setattr("nestax.datasets.hiv1", lambda: part)
     done = CliRunner().invoke(app, ["reproduce", "term", "--full", "--json"])
-    sets, *seeds = asked[1]
-    assert seeds == [20, 8]
+    sets, *rest = asked[1]
+    assert rest == [20, 8, "stratified", None]
     assert list(sets) == list(tilted.PAPER)
     assert sets["Australian"][1].tolist() == [0, 1]
     assert len(sets["svmguide1"][1]) == 4
     methods = [row["method"] for row in json.loads(done.stdout)["methods"]]
     assert methods == ["SCSC", "SMVR", *result.references["Australian"]]
+
+    words = ["--full", "--batches", "pooled", "--cells", str(tmp_path)]
+    done = CliRunner().invoke(app, ["reproduce", "term", *words, "--only", "HIV-1; Australian"])
+    assert done.exit_code == 0
+    sets, *rest = asked[2]
+    assert (list(sets), rest) == (["HIV-1", "Australian"], [20, 8, "pooled", tmp_path])
+    done = CliRunner().invoke(app, ["reproduce", "term", "--full", "--only", "HIV"])
+    assert done.exit_code == 2
+    assert "only: no data set is called 'HIV'; there are HIV-1; Australian;" in done.output
 
 
 # Real data
@@ -371,7 +444,7 @@ def test_the_full_gradient_on_australian_is_as_accurate_as_known():
     X, y = nx.datasets.libsvm("australian")
     X = tilted.features(X)
     lanes = [tilted.Lane(k, tilted.split_rows(X, (y > 0).astype(int), k)) for k in range(20)]
-    fits, _, _, plain = tilted.Runner(1, 1, 1_500).descend(lanes).values()
+    fits, _, _, plain = tilted.Runner(1, 1_500).descend(lanes).values()
     assert abs(fits.rare.mean() - 67.8) < 2.7
     assert abs(fits.overall.mean() - 81.6) < 1.3
     assert plain.rare.mean() < 30

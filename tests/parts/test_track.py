@@ -1,6 +1,10 @@
 """A tracker inside somebody's own loss: its recursions in NumPy, and the methods that it is part of."""
 
 import io
+import os
+import re
+import subprocess
+import sys
 
 import equinox as eqx
 import jax
@@ -434,3 +438,29 @@ def test_one_sentence_each(call, sentence):
     with pytest.raises(nx.SettingError, match=sentence) as told:
         call()
     assert "\n" not in str(told.value)
+
+
+def test_another_device_in_one_sentence():
+    """In a process that has two."""
+    code = """
+import jax, nestax as nx
+here, there = jax.devices()
+for n, index in [(None, None), (3, [0, 1])]:
+    g = jax.device_put(jax.numpy.ones((2,) if n else ()), there)
+    state = nx.track_init(0.0, n=n)
+    nx.track(g, state, index, beta=0.1)
+    try:
+        nx.track(g, jax.device_put(state, here), index, beta=0.1)
+    except nx.SettingError as told:
+        print(told)
+"""
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"XLA_FLAGS": flags},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    sentence = r"g is on \S+1 and the memory on \S+0: move the state there, with jax.device_put.\n"
+    assert re.fullmatch(2 * sentence, done.stdout)

@@ -4,7 +4,9 @@
 """
 
 import csv
+import os
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -166,3 +168,8 @@ def test_a_page_can_be_read_at_every_width(browser, page, width, colours):
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": scheme})
     browser.get(page.absolute().as_uri())
     assert browser.execute_script(LOOK, LEAST_SCALE, LEAST_CONTRAST) == []
+    if seen := os.environ.get("NESTAX_SCREENSHOTS"):  # a folder, for somebody to look at
+        size["height"] = browser.execute_script("return document.documentElement.scrollHeight")
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        name = f"{page.parents[1].name}-{width}-{colours}.png"
+        browser.save_screenshot(str(Path(seen) / name))

@@ -229,7 +229,7 @@ def test_non_finite_values_stop_the_run_and_name_level_and_steps():
     step = int(result.message.split("at step ")[1].split(" ")[0].replace(",", ""))
     assert result.carry.step == step - 1
     low = (step - 1) // 40 * 40
-    assert f"steps {low:,} and {low + 40:,}" in result.message
+    assert f"at step {step:,}, after the record of step {low:,};" in result.message
     assert np.isfinite(result.w)
     assert all(np.isfinite(c).all() for c in result.records.values())
 
@@ -261,7 +261,7 @@ def test_an_infinite_exact_value_stops_the_run_before_it():
         result = walk()
     assert result.status is nx.Status.NONFINITE
     assert result.message.startswith(
-        "The exact value became infinite or NaN at step 32 (between the records of steps 30 and 40); "
+        "The exact value became infinite or NaN at step 32, after the record of step 30; "
     )
     assert (result.carry.step, float(result.w)) == (31, 1 + 31 / 8)
     np.testing.assert_array_equal(result.records["exact_value"], -1 - np.arange(0, 31, 10) / 8)

@@ -66,6 +66,20 @@ def test_figures_are_written(result, tmp_path):
     assert (tmp_path / "sweep.png").stat().st_size > 5_000
 
 
+def test_a_notebook_draws_a_figure_once(result, monkeypatch):
+    """It draws what is open, and what the cell returns."""
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("Agg")
+    plt = pytest.importorskip("matplotlib.pyplot")
+    before = plt.get_fignums()
+    result.plot()
+    assert len(plt.get_fignums()) == len(before) + 1
+    plt.close()
+    monkeypatch.setattr(matplotlib, "get_backend", lambda: "module://matplotlib_inline.backend_inline")
+    assert result.plot().axes
+    assert plt.get_fignums() == before
+
+
 def test_the_summary_of_a_result_is_one_line(result):
     assert repr(result).startswith("Result(SUCCESS: step=10, samples=40")
     assert "\n" not in repr(result)

@@ -1,12 +1,13 @@
 """N(ε): the criterion, the choice of settings, the exponent, and one small measurement."""
 
+import dataclasses
 import math
 
 import numpy as np
 import pytest
 
 import nestax as nx
-from nestax.study.complexity import Point, complexity, exponent, first_at_most, running_mean
+from nestax.study.complexity import Point, complexity, exponent, first_at_most, ratio, running_mean
 
 
 def points(p, counts=1.0, spread=0.0):
@@ -56,22 +57,36 @@ def test_the_criterion_is_a_mean_over_the_steps_so_far():
     assert first_at_most(np.asarray([4.0, 3, 2, 3]), 1) == math.inf
 
 
+def test_methods_are_set_against_each_other_on_the_same_resampled_seeds():
+    noise = np.exp(np.random.default_rng(0).standard_normal(200))
+    one, other = (Point(0.1, n, tuple(n * noise), 1, 1, True, 0.1, 1) for n in (300.0, 100.0))
+    assert ratio(one, other) == pytest.approx((3, 3, 3))
+    late = dataclasses.replace(one, again=(math.inf, *one.again[1:]))
+    assert ratio(late, other) == pytest.approx((3, 3, 3))
+    late = dataclasses.replace(one, again=(math.inf,) * 10 + one.again[10:])
+    assert ratio(late, other)[2] == math.inf
+
+
+def measured(method, family, **more):
+    return list(complexity(method, family, seeds=3, tune_seeds=2, longest=2**12, **more))
+
+
 def test_a_small_measurement():
-    found = complexity("SMVR", 2, accuracies=(0.2, 0.14), seeds=3, tune_seeds=2, longest=2**12)
+    family = lambda eps: nx.problems.sloped_chain(eps, 2)
+    found = measured("SMVR", family, accuracies=(0.2, 0.14))
     assert [point.eps for point in found] == [0.2, 0.14]
     for point in found:
-        assert 0 < point.samples < 2 * 2 * point.steps
+        assert 0 < point.samples < 4 * max(point.steps, 8 * 1024)
         assert point.least <= point.eps
         assert len(point.again) == 200
     # What is returned is the criterion on the reported seeds.
     last = found[-1]
-    problem = nx.problems.sloped_chain(0.14, 2)
     again = nx.sweep(
-        problem,
+        family(0.14),
         lambda s: (nx.SMVR(last.knob), nx.steps.Descent(last.lr)),
         settings=nx.grid(none=[0]),
         seeds=3,
-        steps=last.steps,
+        steps=8 * 1024,
         batch_size=1,
         record_every=8,
         record=["grad_norm"],
@@ -80,11 +95,30 @@ def test_a_small_measurement():
     norms = again.records["grad_norm"][0, :, 1:].mean(axis=0)
     means = np.cumsum(norms) / np.arange(1, len(norms) + 1)
     assert again.records["samples"][1:][np.flatnonzero(means <= 0.14)[0]] == last.samples
+    # What is there already is not measured again.
+    assert measured("SMVR", family, accuracies=(0.2, 0.14), found=found[:1]) == found[1:]
 
 
 def test_an_accuracy_out_of_reach_ends_the_search():
-    found = complexity(
-        "Plain", 2, "asymmetric", accuracies=(0.05, 0.03), seeds=2, tune_seeds=2, longest=2**12
-    )
+    family = lambda eps: nx.problems.sloped_chain(eps, 2, bowl="asymmetric")
+    found = measured("Plain", family, accuracies=(0.05, 0.03))
     assert [point.samples for point in found] == [math.inf]
     assert found[0].least > 0.05
+    assert measured("Plain", family, accuracies=(0.05, 0.03), found=found) == []
+
+
+def test_averages_of_weights_are_what_a_method_is_judged_by_that_returns_them():
+    (point,) = measured("SSD", nx.problems.sloped_chain, accuracies=(0.2,))
+    again = nx.sweep(
+        nx.problems.sloped_chain(0.2),
+        lambda s: nx.SSD(lr=lambda count: 1 / (2 / (s.lr * (count + 1)) + 1 / s.knob)),
+        settings=nx.grid(lr=[point.lr], knob=[point.knob]),
+        seeds=3,
+        steps=64 * 1024,
+        batch_size=1,
+        record_every=64,
+        record=["grad_norm"],
+        progress=False,
+    )
+    means = running_mean(again)[0].mean(axis=0)
+    assert again.records["samples"][1:][np.flatnonzero(means <= 0.2)[0]] == point.samples

@@ -54,6 +54,9 @@ LOSSES = {
     "cvar_robust": Loss(
         lambda h, _, state, **m: nx.losses.cvar_robust(h, state, share=0.25, **m), single
     ),
+    "cvar_robust of a table": Loss(
+        lambda h, rows, state, **m: nx.losses.cvar_robust(h, state, rows, share=0.25), table
+    ),
     "donsker_varadhan": Loss(
         lambda h, _, state, **m: nx.losses.donsker_varadhan(h, 2 * h, state, **m), single
     ),

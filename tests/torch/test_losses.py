@@ -21,6 +21,11 @@ MODULES = {
     "log_mean_exp": (nt.LogMeanExp, {}, lambda m, h, rows: m(h)),
     "kl_robust": (nt.KLRobust, {"temperature": 0.5}, lambda m, h, rows: m(h)),
     "cvar_robust": (nt.CVaRRobust, {"share": 0.25}, lambda m, h, rows: m(h)),
+    "cvar_robust of a table": (
+        lambda beta, lagged=False, **options: nt.CVaRRobust(N, share=0.25, **options),
+        {},
+        lambda m, h, rows: m(h, rows),
+    ),
     "donsker_varadhan": (nt.DonskerVaradhan, {}, lambda m, h, rows: m(h, 2 * h)),
     "info_nce": (
         nt.InfoNCE,
@@ -104,6 +109,7 @@ def test_in_eval_mode_it_is_the_loss_of_the_batch(name):
     [
         (lambda: nt.KLRobust(temperature=0, beta=BETA), "temperature must be positive; got 0"),
         (lambda: nt.CVaRRobust(share=0, beta=BETA), "share must be in .0, 1.; got 0"),
+        (lambda: nt.CVaRRobust(N, share=0.5, beta=BETA), "leave beta and lagged out"),
         (lambda: nt.Cox(TIME, EVENT, ties="exact"), "ties must be 'efron' or 'breslow'; got 'exact'"),
         (lambda: nt.Cox(TIME, 0 * EVENT), "no row has an event"),
         (lambda: nt.Cox(TIME - 4, EVENT), "time must be finite and at least 0; row"),

@@ -16,17 +16,17 @@ class AcrossBlocks(eqx.Module):
     """The function of a level for all blocks side by side.
 
     stacked: whether its input has one entry per block; that of the innermost level is w, for all.
+    drawn: the axes of blocks in what it is given for a draw; None if it is given nothing.
     outermost: whether its outcome is the average over the blocks.
     """
 
     fn: Callable[..., PyTree]
     stacked: bool = eqx.field(static=True)
-    drawn: bool = eqx.field(static=True)
-    batched: bool = eqx.field(static=True)
+    drawn: Any = eqx.field(static=True)
     outermost: bool = eqx.field(static=True)
 
     def __call__(self, x: PyTree, *rest: Any) -> PyTree:
-        draw = ((1 if self.batched else 0),) if self.drawn else ()
+        draw = () if self.drawn is None else (self.drawn,)
         axes = (0 if self.stacked else None, *draw, *(None,) * (len(rest) - len(draw)))
         each = jax.vmap(self.fn, in_axes=axes)(x, *rest)
         return jax.tree.map(lambda y: jnp.mean(y, 0), each) if self.outermost else each
@@ -46,13 +46,13 @@ def across_blocks(levels: Sequence[Level]) -> list[Level]:
     out = []
     stacked = False
     for level in levels:
-        drawn = not level.deterministic
         last = level is levels[-1]
-        across = stacked or drawn
-        fn = AcrossBlocks(level.fn, stacked, drawn, level.batched, last) if across else level.fn
+        source: Any = level.data
+        drawn = None if source is None else source.axes_of_all(level.batched)
+        across = stacked or source is not None
+        fn = AcrossBlocks(level.fn, stacked, drawn, last) if across else level.fn
         onto = OntoEach(level.onto) if level.onto and across and not last else level.onto
-        source: Any = level.source
-        data = EveryBlock(source) if drawn else None
+        data = None if source is None else EveryBlock(source)
         out.append(level.replace(fn=fn, data=data, project=onto, structure=None))
         stacked = across
     return out

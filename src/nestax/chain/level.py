@@ -69,8 +69,8 @@ class Level(eqx.Module):
     Args:
         fn: ``fn(x, draw, *args)`` for ONE draw; the library averages over a batch. Without data:
             ``fn(x, *args)``, evaluated exactly, at no sample.
-        data: rows with a common leading axis, a ``Population``, ``Sampler``, ``Groups`` or
-            ``Stream``; None for a deterministic level.
+        data: rows with a common leading axis, a ``Population``, ``Sampler``, ``Groups``, ``Stream``,
+            ``Blocks`` or ``Conditional``; None for a deterministic level.
         project: projection onto a closed convex set that is known to hold every value of f, for
             example v ↦ max(v, 0) for a variance. Trackers can leave that set, f cannot, and the
             projection costs nothing in the theory.
@@ -84,6 +84,8 @@ class Level(eqx.Module):
 
     fn: Callable[..., PyTree]
     source: AbstractSource | None
+    #: What a level is told that draws nothing: the outer draw of an ``nx.Conditional``.
+    given: AbstractSource | None
     onto: Callable[[PyTree], PyTree] | None
     args: tuple[Any, ...]
     name: str = eqx.field(static=True)
@@ -111,9 +113,11 @@ class Level(eqx.Module):
                 f"args of a level must be a tuple, such as args=({one},); got {type(args).__name__}."
             )
         try:
-            self.source = None if data is None else as_source(data)
+            source = None if data is None else as_source(data)
         except ProblemError as error:
             raise ProblemError(f"level {name!r}: {error}" if name else str(error)) from None
+        self.source = source if source is not None and source.draws else None
+        self.given = source if self.source is None else None
         self.fn = fn
         self.onto = project
         self.name = name
@@ -133,6 +137,11 @@ class Level(eqx.Module):
     def deterministic(self) -> bool:
         return self.source is None
 
+    @property
+    def data(self) -> AbstractSource | None:
+        """Where its draws come from, or what it is told instead."""
+        return self.given if self.source is None else self.source
+
     def bind(self, x: PyTree) -> "Level":
         """This level with the structure it has for inputs of the shapes ``x``."""
         draw = () if self.source is None else (self.source.example(),)
@@ -148,7 +157,7 @@ class Level(eqx.Module):
         """A copy with some of the constructor's arguments changed."""
         same = {
             "fn": self.fn,
-            "data": self.source,
+            "data": self.data,
             "project": self.onto,
             "args": self.args,
             "name": self.name,
@@ -259,8 +268,9 @@ class Level(eqx.Module):
 
     def _call(self, x: PyTree, *draw: PyTree) -> PyTree:
         """The function itself; what cannot be traced is refused in words that help."""
+        told = () if self.data is None else (self.data.seen(*draw),)
         try:
-            return self.fn(x, *draw, *self.args)
+            return self.fn(x, *told, *self.args)
         except Exception as error:
             kinds = {kind.__name__ for kind in type(error).__mro__}
             why = next((words for kind, words in UNTRACEABLE.items() if kind in kinds), None)

@@ -18,15 +18,16 @@ from nestax.chain.level import Level
 from nestax.chain.prox import Prox
 from nestax.chain.tracing import Shapes, shapes_of
 from nestax.devices.spread import Spread
-from nestax.draws.blocks import Blocks, mean_over_blocks
+from nestax.draws.blocks import AbstractBlocks, mean_over_blocks
 from nestax.errors import ProblemError
+from nestax.table import Table, as_html
 
 
 class Problem(eqx.Module):
     """Minimise F(w) = f_K ∘ … ∘ f_1(w) + penalty(w) over a feasible set.
 
-    With ``nx.Blocks`` as data, the average of such chains: F(w) = 1/M Σ_m f_K^m ∘ … ∘ f_1^m(w) +
-    penalty(w).
+    With ``nx.Blocks`` or ``nx.Conditional`` as data, the average of such chains:
+    F(w) = 1/M Σ_m f_K^m ∘ … ∘ f_1^m(w) + penalty(w).
 
     Args:
         levels: the levels from the innermost, which sees w, to the outermost, which is a scalar.
@@ -125,10 +126,15 @@ class Problem(eqx.Module):
         return all(level.source is None or level.source.size for level in self.levels)
 
     @property
-    def blocks(self) -> Blocks | None:
+    def blocks(self) -> AbstractBlocks | None:
         """The blocks that the levels share, from the first level that draws; None without blocks."""
         first = next(level.source for level in self.levels if level.source is not None)
-        return first if isinstance(first, Blocks) else None
+        return first if isinstance(first, AbstractBlocks) else None
+
+    @property
+    def endless(self) -> bool:
+        """Whether there is no end of blocks, so that none is ever seen twice."""
+        return self.blocks is not None and self.blocks.blocks is None
 
     @property
     def spread(self) -> Spread | None:
@@ -146,7 +152,10 @@ class Problem(eqx.Module):
         return self._with_sources(lambda source: source.alone())
 
     def block(self, number: Array | int) -> "Problem":
-        """The chain of one block alone, which has neither the closed form nor the optimum of all."""
+        """The chain of one block alone, which has neither the closed form nor the optimum of all.
+
+        Where there is no end of them, a key stands for the number.
+        """
         one = self._with_sources(lambda source: source.block(number))
         known = lambda problem: (problem.exact, problem.optimum)
         return eqx.tree_at(known, one, (None, None), is_leaf=lambda x: x is None)
@@ -159,13 +168,17 @@ class Problem(eqx.Module):
         return self.replace(levels=across_blocks(self.levels))
 
     def _with_sources(self, change: Callable[[Any], Any]) -> "Problem":
-        swap = lambda level: level if level.source is None else level.replace(data=change(level.source))
+        swap = lambda level: level if level.data is None else level.replace(data=change(level.data))
         return eqx.tree_at(lambda p: p.levels, self, tuple(map(swap, self.levels)))
 
     def describe(self) -> str:
         """The chain of shapes, one line a level, and what else belongs to the problem."""
         lines = [_line("w", None, self.shape)]
         lines += [_line(level.name, level, level.shape.outputs) for level in self.levels]
+        return "\n".join([*lines, *(f"  {words}" for words in self._extras())])
+
+    def _extras(self) -> list[str]:
+        """A line on what else belongs to the problem, if there is anything."""
         others = {
             "project": self.feasible,
             "linear_oracle": self.linear_oracle,
@@ -173,10 +186,16 @@ class Problem(eqx.Module):
             "penalty": self.penalty,
         }
         given = [name for name, part in others.items() if part is not None]
-        return "\n".join([*lines, f"  with {', '.join(given)}"] if given else lines)
+        return [f"with {', '.join(given)}"] if given else []
 
     def __repr__(self) -> str:
         return f"Problem\n{self.describe()}"
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        rows = [["w", _draws(None), self.shape.in_short()]]
+        rows += [[level.name, _draws(level), level.shape.outputs.in_short()] for level in self.levels]
+        return as_html(Table(["level", "draws", "returns"], rows), *self._extras())
 
     def start(self, key: Array) -> PyTree:
         return _as_weights(self.w0(key)) if is_drawn(self.w0) else self.w0
@@ -269,9 +288,7 @@ class Problem(eqx.Module):
     def _over_blocks(self, fn: Callable[["Problem"], PyTree]) -> PyTree:
         """Mean over the blocks of what ``fn`` makes of each."""
         assert self.blocks is not None
-        count = self.blocks.blocks
-        width = self.blocks.visit
-        return mean_over_blocks(count, width, lambda number: fn(self.block(number)))
+        return mean_over_blocks(self.blocks, lambda number: fn(self.block(number)))
 
     def add_penalty(self, w: PyTree, value: Array, grad: PyTree) -> tuple[Array, PyTree]:
         if self.penalty is None:
@@ -385,13 +402,13 @@ def _float_dtype(shape: Shapes) -> Any:
 
 def _check_blocks(levels: list[Level]) -> None:
     """One block axis for the whole chain."""
-    drawing = [level for level in levels if level.source is not None]
-    kinds = [(s.blocks, s.visit) if isinstance(s := level.source, Blocks) else None for level in drawing]
+    drawing = [level for level in levels if level.data is not None]
+    kinds = [
+        (s.blocks, s.visit) if isinstance(s := level.data, AbstractBlocks) else None for level in drawing
+    ]
     if len(set(kinds)) > 1:
-        words = [
-            f"{level.name!r} {'none' if kind is None else f'{kind[0]}, visiting {kind[1]}'}"
-            for level, kind in zip(drawing, kinds, strict=True)
-        ]
+        told = lambda kind: "none" if kind is None else f"{kind[0] or 'endless'}, visiting {kind[1]}"
+        words = [f"{level.name!r} {told(kind)}" for level, kind in zip(drawing, kinds, strict=True)]
         raise ProblemError(
             "levels with blocks need the same number of blocks and of visits at every level that draws; "
             f"got {', '.join(words)}."
@@ -442,14 +459,18 @@ def _fit_together(levels: list[Level], shape: Shapes) -> tuple[Level, ...]:
 
 
 def _line(name: str, level: Level | None, shape: Shapes) -> str:
+    return f"  {name:<12} {_draws(level):<14} {shape.in_short()}"
+
+
+def _draws(level: Level | None) -> str:
+    """What a level draws from, in a word or two; of None, which stands for w."""
     if level is None:
-        note = "weights"
-    elif level.source is None:
-        note = "deterministic"
-    elif level.source.size is None:
-        note = type(level.source).__name__.lower()
-    elif isinstance(level.source, Blocks):
-        note = f"{level.source.blocks:,} blocks"
-    else:
-        note = f"{level.source.size:,} rows"
-    return f"  {name:<12} {note:<14} {shape}"
+        return "weights"
+    if isinstance(blocks := level.data, AbstractBlocks):
+        count = "endless" if blocks.blocks is None else f"{blocks.blocks:,}"
+        return f"{count} blocks" if blocks.draws else "deterministic"
+    if level.source is None:
+        return "deterministic"
+    if level.source.size is None:
+        return type(level.source).__name__.lower()
+    return f"{level.source.size:,} rows"

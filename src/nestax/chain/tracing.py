@@ -54,6 +54,19 @@ class Shapes(NamedTuple):
         words = [Words(one(leaf)) for leaf in self.leaves]
         return str(self.treedef.unflatten(words)).replace("'", "")
 
+    def in_short(self) -> str:
+        """The same, or of a network what it is and how much."""
+        words = str(self)
+        if len(words) <= LONG_SHAPES:
+            return words
+        dtypes = ", ".join(sorted({str(dtype) for _, dtype in self.leaves}))
+        kind = type(self.structs()).__name__
+        return f"{kind} of {len(self.leaves)} arrays, {self.size:,} numbers, {dtypes}"
+
+
+#: Trees whose shapes take more characters are described by their size.
+LONG_SHAPES = 100
+
 
 class Words(str):
     """A string whose ``repr`` has no quotes, so that trees of shapes print cleanly."""

@@ -189,7 +189,7 @@ class Folder:
 
     def _tell(self, why: dict[str, str], what: str) -> None:
         if why:
-            warnings.warn(f"{self.path}: {_told(why)}. {what}", stacklevel=5)
+            warnings.warn(f"{self.path}: {_told(why)}. {what}", stacklevel=6)
 
     def _state(self, path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any], Place]:
         """A checkpoint without its records."""

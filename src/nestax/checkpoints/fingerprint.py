@@ -155,8 +155,8 @@ def described(x: Any) -> str:
     return f"{kind or host.dtype}{list(host.shape)} with SHA-256 {digest[:16]}"
 
 
-def differences(then: dict[str, Any], now: Fingerprint, program: str | None) -> list[str]:
-    """What is not the same, a few words each; ``program`` is the text of then, if it is known."""
+def differences(then: dict[str, Any], now: Fingerprint) -> list[str]:
+    """What is not the same, a few words each, the program aside."""
     missing = object()
     told = []
     for name in [*then, *(name for name in now.parts if name not in then)]:
@@ -166,8 +166,6 @@ def differences(then: dict[str, Any], now: Fingerprint, program: str | None) -> 
             continue
         words = lambda x: "not there" if x is missing else shortly(x)
         told.append(f"{shortly(name)} was {words(was)} and is {words(new)}")
-    if not told and then.get("program") != now.parts["program"]:
-        told.append(_program_difference(program, now.program))
     return [*told[:TOLD], f"and {len(told) - TOLD} more"] if len(told) > TOLD else told
 
 
@@ -176,12 +174,15 @@ def shortly(x: Any) -> str:
     return " ".join(str(x).split())[:TOLD_CHARACTERS]
 
 
-def _program_difference(then: str | None, now: str) -> str:
-    """The program is compiled text: its first line that differs often holds the number that changed."""
-    what = "a function, or a number inside an optimiser or a function, has changed"
+def program_difference(then: str | None, now: str) -> str:
+    """The program is compiled text: its first line that differs often holds the number that changed.
+
+    Args:
+        then: the text of then, if it is known.
+    """
     if then is None:
-        return what
+        return ""
     pairs = zip(then.splitlines(), now.splitlines(), strict=False)
     was, new = next(((a, b) for a, b in pairs if a != b), ("its end", "its end"))
     cut = lambda line: line.strip()[:TOLD_CHARACTERS]
-    return f"{what}: in the compiled program {cut(was)!r} was and {cut(new)!r} is"
+    return f": in the compiled program {cut(was)!r} was and {cut(new)!r} is"

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 
 from nestax.checkpoints.files import Checkpoint, Folder, decode, encode
-from nestax.checkpoints.fingerprint import differences, fingerprint, shortly
+from nestax.checkpoints.fingerprint import differences, fingerprint, program_difference, shortly
 from nestax.devices.hosts import Hosts, gathered
 from nestax.errors import ProblemError, SettingError, check_setting
 from nestax.loop.compiled import At, Compiled
@@ -162,16 +162,25 @@ class Keeper:
         return Checkpoint(tensors, about, records)
 
     def _compare(self, about: dict[str, Any]) -> None:
-        """Refuses the run of another problem, method or setting, and says what differs."""
+        """Refuses the run of another problem, method or setting, and says what differs.
+
+        Where only versions and the text of the program differ, it goes on with a warning.
+        """
         folder = self.folder.path
         then = about.get("fingerprint")
         if about.get("format") != FORMAT or not isinstance(then, dict):
             raise SettingError(f"{folder} was written by another version of nestax: use that version.")
-        told = differences(then, self.fingerprint, self._program(then))
         made = about.get("made with")
-        now = made_with()
         made = made if isinstance(made, dict) else {}
-        changed = [f"{k} {shortly(made.get(k))} → {new}" for k, new in now.items() if made.get(k) != new]
+        now = made_with()
+        changed = [
+            f"{name} {shortly(made.get(name))} → {now[name]}"
+            for name in now
+            if made.get(name) != now[name] and name != "device"
+        ]
+        told = differences(then, self.fingerprint)
+        if not told and then.get("program") != self.fingerprint.parts["program"]:
+            told = self._other_program(then, changed)
         if told:
             versions = f" Versions have changed: {', '.join(changed)}." if changed else ""
             raise SettingError(
@@ -182,8 +191,26 @@ class Keeper:
             warnings.warn(
                 f"{folder} was begun on {shortly(made.get('device'))} and goes on on {now['device']}: "
                 "the last digits may differ from those of one run.",
-                stacklevel=4,
+                stacklevel=5,
             )
+
+    def _other_program(self, then: dict[str, Any], changed: list[str]) -> list[str]:
+        """What is told of a program whose text alone differs.
+
+        Nothing where versions have ``changed``, for other versions write the same program in other
+        words: then there is a warning, for nobody can tell that from another program.
+        """
+        line = program_difference(self._program(then), self.fingerprint.program)
+        if not changed:
+            return [f"a function, or a number inside an optimiser or a function, has changed{line}"]
+        warnings.warn(
+            f"{self.folder.path} was begun with other versions ({', '.join(changed)}), which write the "
+            f"program in other words{line}. All else is the same, and the run goes on: the last digits "
+            "may differ from those of one run.",
+            stacklevel=6,
+        )
+        self._write_program()
+        return []
 
     def _restore(self, found: Checkpoint) -> Saved:
         about = found.about

@@ -1,6 +1,7 @@
 """``nestax classify``: a tilted classifier from a file, beside logistic regression on the same rows."""
 
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,11 @@ PLAIN = "logistic"
 WEIGHTED = "logistic, class weights"
 #: The share of every class that is held out if no file has rows to look at.
 HELD_OUT = 0.3
+#: How often it is split anew, and all is fitted again.
+REPEATS = 5
+
+#: Shares of rows that are right: by kind ("class", "group", "all"), label, and classifier.
+Accuracies = dict[str, dict[str, dict[str, float]]]
 
 
 def classify_file(
@@ -35,40 +41,44 @@ def classify_file(
     steps: int,
     batch_size: int,
     seed: int,
+    repeats: int | None,
 ) -> Outcome:
     """Accuracy by class and group of three classifiers that saw the same rows."""
-    if test is None and held_out is None:
-        held_out = HELD_OUT
-    known, new = load(train, target, groups, drop, test, held_out, seed)
-    models = fit_all(
-        known,
-        inner_tilt=inner_tilt,
-        outer_tilt=outer_tilt,
-        l2=l2,
-        method=method,
-        max_iter=steps,
-        batch_size=batch_size,
-        random_state=seed,
-    )
-    predicted = {name: model.predict(new.X) for name, model in models.items()}
-    parts = {"class": by_label(new.y, new.y, predicted)}
-    if new.groups is not None:
-        parts["group"] = by_label(new.groups, new.y, predicted)
-    balanced = {
-        name: float(np.mean([row[name] for row in parts["class"].values()])) for name in predicted
+    if test is None:
+        held_out = HELD_OUT if held_out is None else held_out
+        repeats = REPEATS if repeats is None else repeats
+    elif repeats is not None:
+        raise SettingError("--repeats is for a single file, which is split: leave it out with --test.")
+    seeds = range(seed, seed + (repeats or 1))
+    splits = load(train, target, groups, drop, test, held_out, seeds)
+    settings = {
+        "inner_tilt": inner_tilt,
+        "outer_tilt": outer_tilt,
+        "l2": l2,
+        "method": method,
+        "max_iter": steps,
+        "batch_size": batch_size,
     }
-    overall = {name: float(np.mean(words == new.y)) for name, words in predicted.items()}
+    looks = [
+        Look(known, new, fit_all(known, **settings, random_state=own))
+        for own, (known, new) in zip(seeds, splits, strict=True)
+    ]
+    first = looks[0]
+    known, new = first.known, first.new
+    means, spreads = over_splits([look.accuracies() for look in looks])
+    many = len(looks)
     how = "" if test else " held out"
+    how += f", mean ± standard deviation over {many} splits" if many > 1 else ""
     source = f"{len(new):,} rows of {Path(test or train).name}{how}"
     made_by = (
         f"inner tilt {inner_tilt:g}, outer tilt {outer_tilt:g}, {len(known):,} rows of "
         f"{Path(train).name}, {steps:,} steps of {method}, batch size {batch_size}, seed {seed}"
     )
-    model = models[TILTED]
+    model = first.models[TILTED]
+    kinds = [kind for kind in ("class", "group") if kind in means]
     numbers = {
-        "balanced_accuracy": balanced,
-        "accuracy": overall,
-        **{f"accuracy_by_{kind}": rows for kind, rows in parts.items()},
+        **_numbers(means, kinds),
+        **({} if many == 1 else {"splits": many, "standard_deviation": _numbers(spreads, kinds)}),
         "train_rows": _counts(known),
         "test_rows": _counts(new),
         "objective": model.objective_,
@@ -77,24 +87,73 @@ def classify_file(
     }
 
     def draw() -> list[tuple[str, str, Any]]:
-        bars = {f"{kind} {label}": row for kind, rows in parts.items() for label, row in rows.items()}
-        columns = {name: [100 * row[name] for row in bars.values()] for name in predicted}
+        bars = {f"{kind} {label}": row for kind in kinds for label, row in means[kind].items()}
+        columns = {name: [100 * row[name] for row in bars.values()] for name in first.models}
         caption = f"Accuracy in percent on {source}. Tilted: {made_by}."
         return [("accuracy", caption, plot_bars(list(bars), columns, "accuracy, percent"))]
 
+    shown = lambda kind: {
+        label: {name: _percent(x, spreads[kind][label][name], many) for name, x in row.items()}
+        for label, row in means[kind].items()
+    }
     caption = f"Accuracy in percent on {source}"
     return Outcome(
         title=f"Classes of {Path(train).name}",
-        summary=_summary(balanced, parts["class"]),
+        summary=_summary(shown("all")["balanced"], means["class"]),
         tables=[
-            *((f"{caption}, by {kind}", _table(kind, rows, known, new)) for kind, rows in parts.items()),
-            (f"{caption}; tilted: {made_by}", _totals(balanced, overall)),
+            *((f"{caption}, by {kind}", _table(kind, shown(kind), known, new)) for kind in kinds),
+            (f"{caption}; tilted: {made_by}", _totals(shown("all"))),
         ],
         numbers=numbers,
-        records={"predictions": _predictions(new, model, predicted), "weights": _weights(known, model)},
+        records={
+            "predictions": _predictions(new, model, first.predicted),
+            "weights": _weights(known, model),
+        },
         draw=draw,
-        found={} if held_out is None else {"held_out": held_out},
+        found={} if held_out is None else {"held_out": held_out, "repeats": many},
     )
+
+
+class Look:
+    """One split: rows to fit, rows to look at, and the classifiers by their names in tables."""
+
+    def __init__(self, known: Examples, new: Examples, models: dict[str, Any]):
+        self.known = known
+        self.new = new
+        self.models = models
+        self.predicted = {name: model.predict(new.X) for name, model in models.items()}
+
+    def accuracies(self) -> Accuracies:
+        new = self.new
+        classes = by_label(new.y, new.y, self.predicted)
+        mean = lambda name: float(np.mean([row[name] for row in classes.values()]))
+        over_all = {
+            "balanced": {name: mean(name) for name in self.predicted},
+            "rows": {name: float(np.mean(words == new.y)) for name, words in self.predicted.items()},
+        }
+        groups = {} if new.groups is None else {"group": by_label(new.groups, new.y, self.predicted)}
+        return {"class": classes, **groups, "all": over_all}
+
+
+def over_splits(looks: list[Accuracies]) -> tuple[Accuracies, Accuracies]:
+    """Mean and standard deviation; a group that a split has no row of counts where it has some."""
+
+    def over(of: Any) -> Accuracies:
+        return {
+            kind: {
+                label: {
+                    name: float(of([look[kind][label][name] for look in looks if label in look[kind]]))
+                    for name in row
+                }
+                for label, row in rows.items()
+            }
+            for kind, rows in first.items()
+        }
+
+    first = {
+        kind: {label: row for look in looks for label, row in look[kind].items()} for kind in looks[0]
+    }
+    return over(np.mean), over(np.std)
 
 
 # The rows and the classifiers
@@ -107,9 +166,9 @@ def load(
     drop: str | None,
     test: str | None,
     held_out: float | None,
-    seed: int,
-) -> tuple[Examples, Examples]:
-    """Rows to fit, and rows to look at: of another file, or a share of every class of the first."""
+    seeds: Sequence[int],
+) -> list[tuple[Examples, Examples]]:
+    """Rows to fit, and rows to look at: of another file, or a share of every class for every seed."""
     if test is not None and held_out is not None:
         raise SettingError("--held-out is for a single file: leave out one of --test and --held-out.")
     dropped = names_in(drop)
@@ -120,7 +179,7 @@ def load(
         raise ProblemError(f"{train} has one class only{where}, {str(names[0])!r}: two are needed.")
     if test is None:
         assert held_out is not None
-        return _split(train, where, rows, held_out, seed)
+        return [_split(train, where, rows, held_out, seed) for seed in seeds]
     new = datasets.read_examples(test, target, groups=groups, features=rows.features, drop=dropped)
     unknown = np.flatnonzero(~np.isin(new.y, names))
     if len(unknown):
@@ -128,7 +187,7 @@ def load(
         raise ProblemError(
             f"{test} has class {str(new.y[k])!r} at line {new.lines[k]}, which {train} does not have."
         )
-    return rows, new
+    return [(rows, new)]
 
 
 def _split(train: str, where: str, rows: Examples, share: float, seed: int) -> tuple[Examples, Examples]:
@@ -196,39 +255,45 @@ def by_label(
 # What is said about it
 
 
+def _numbers(found: Accuracies, kinds: list[str]) -> dict[str, Any]:
+    return {
+        "balanced_accuracy": found["all"]["balanced"],
+        "accuracy": found["all"]["rows"],
+        **{f"accuracy_by_{kind}": found[kind] for kind in kinds},
+    }
+
+
+def _percent(mean: float, spread: float, many: int) -> str:
+    return f"{100 * mean:.1f}" + (f" ± {100 * spread:.1f}" if many > 1 else "")
+
+
 def _counts(rows: Examples) -> dict[str, int]:
     names, counts = np.unique(rows.y, return_counts=True)
     return {str(name): int(count) for name, count in zip(names, counts, strict=True)}
 
 
-def _summary(balanced: dict[str, float], classes: dict[str, dict[str, float]]) -> str:
-    percent = lambda x: f"{100 * x:.1f}"
+def _summary(balanced: dict[str, str], classes: dict[str, dict[str, float]]) -> str:
     worst = min(classes, key=lambda name: classes[name][TILTED])
     return (
-        f"The balanced accuracy of the tilted classifier is {percent(balanced[TILTED])} percent, that "
-        f"of logistic regression {percent(balanced[PLAIN])}, and {percent(balanced[WEIGHTED])} with "
-        f"class weights. Its worst class is {worst}, of which {percent(classes[worst][TILTED])} percent "
-        "are found."
+        f"The balanced accuracy of the tilted classifier is {balanced[TILTED]} percent, that of "
+        f"logistic regression {balanced[PLAIN]}, and {balanced[WEIGHTED]} with class weights. Its worst "
+        f"class is {worst}, of which {100 * classes[worst][TILTED]:.1f} percent are found."
     )
 
 
-def _table(kind: str, rows: dict[str, dict[str, float]], known: Examples, new: Examples) -> Table:
+def _table(kind: str, rows: dict[str, dict[str, str]], known: Examples, new: Examples) -> Table:
     labels = lambda examples: examples.y if kind == "class" else examples.groups
     count = lambda examples, label: int(np.sum(labels(examples) == label))
     return Table(
         [kind, "train rows", "test rows", TILTED, PLAIN, WEIGHTED],
-        [
-            [label, count(known, label), count(new, label), *(f"{100 * x:.1f}" for x in row.values())]
-            for label, row in rows.items()
-        ],
+        [[label, count(known, label), count(new, label), *row.values()] for label, row in rows.items()],
     )
 
 
-def _totals(balanced: dict[str, float], overall: dict[str, float]) -> Table:
-    rows = [("mean over classes (balanced accuracy)", balanced), ("all rows", overall)]
+def _totals(found: dict[str, dict[str, str]]) -> Table:
+    words = {"balanced": "mean over classes (balanced accuracy)", "rows": "all rows"}
     return Table(
-        ["accuracy", *balanced],
-        [[word, *(f"{100 * x:.1f}" for x in row.values())] for word, row in rows],
+        ["accuracy", *found["rows"]], [[words[label], *row.values()] for label, row in found.items()]
     )
 
 

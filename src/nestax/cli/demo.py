@@ -1,9 +1,16 @@
 """``nestax demo``: what memory and snapshots are good for, on made-up returns, in under a minute."""
 
+import dataclasses
+from typing import Any
+
+import numpy as np
+
 from nestax.cli.compare import describe
 from nestax.cli.portfolio import load, prepare
 from nestax.cli.shell import Outcome
-from nestax.run.sweep import grid
+from nestax.datasets import Returns
+from nestax.figures import plot_weights
+from nestax.run.sweep import Sweep, grid
 from nestax.study.compare import Comparison, compare
 from nestax.table import Table
 
@@ -33,7 +40,7 @@ def run_demo(seeds: int) -> Outcome:
     ]
     rows = sorted((row for part in parts for row in part.table.rows), key=lambda row: row[-4])
     runs = {name: run for part in parts for name, run in part.runs.items()}
-    return describe(
+    outcome = describe(
         Comparison(Table(parts[0].table.columns, rows), runs, {}, {}, "gap"),
         title="Four methods on a portfolio of made-up returns",
         setting=(
@@ -42,4 +49,31 @@ def run_demo(seeds: int) -> Outcome:
         ),
         optimum=reference.value,
         found={"samples": SAMPLES, "batch_size": BATCH_SIZE, "risk": RISK, "lr": RATES},
+    )
+    return _with_weights(outcome, table, reference.w, runs["SnapshotSMVR"])
+
+
+def _with_weights(outcome: Outcome, table: Returns, best: np.ndarray, run: Sweep) -> Outcome:
+    """The same with what was found: the weights, beside the exact optimum."""
+    found = 100 * np.asarray(run.w)[0]
+    mean = found.mean(axis=0)
+    spread = found.std(axis=0)
+    rows = [
+        [table.assets[k], f"{mean[k]:.2f}", f"{spread[k]:.2f}", f"{100 * best[k]:.2f}"]
+        for k in np.argsort(-mean, kind="stable")
+    ]
+    weights = Table(["asset", "found", "±", "exact"], rows)
+    caption = f"Weights in percent that SnapshotSMVR found, mean ± std of {len(found)} runs"
+
+    named = dict(zip(table.assets, (mean / 100).tolist(), strict=True))
+
+    def draw() -> list[tuple[str, str, Any]]:
+        return [*outcome.draw(), ("weights", f"{caption}.", plot_weights(table.assets, mean / 100))]
+
+    return dataclasses.replace(
+        outcome,
+        tables=[*outcome.tables, (caption, weights)],
+        numbers=outcome.numbers | {"weights": named},
+        records=outcome.records | {"weights": weights},
+        draw=draw,
     )

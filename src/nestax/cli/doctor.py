@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from nestax.cli.shell import note
-from nestax.compiling import SMALL_LOOPS, speed_up
+from nestax.compiling import SMALL_LOOPS, keeps_programs, speed_up
 from nestax.datasets import fetching
 from nestax.report import environment
 from nestax.table import Table
@@ -17,9 +17,18 @@ from nestax.table import Table
 #: Packages of every extra, and what is missed without them.
 EXTRAS = {
     "plot": (("matplotlib", "jinja2"), "no figures and no reports"),
-    "sklearn": (("sklearn",), "no estimators with fit"),
-    "data": (("pooch", "pyarrow"), "no downloads and no Parquet files"),
+    "sklearn": (("sklearn",), "no estimators with fit and no nestax classify"),
+    "data": (
+        ("pooch", "pyarrow", "pandas", "openpyxl", "PIL"),
+        "no downloads, no to_frame(), no Parquet files, Excel or images",
+    ),
+    "orbax": (("orbax",), "no checkpoints of sharded weights through Orbax"),
+    "grain": (("grain",), "no loaders of Grain for streams"),
+    "flax": (("flax",), "no nestax.nnx"),
+    "torch": (("torch",), "no nestax.torch"),
 }
+#: Extras whose absence is worth a warning: the commands use them.
+OF_COMMANDS = ("plot", "sklearn", "data")
 
 
 def examine(as_json: bool) -> None:
@@ -34,8 +43,10 @@ def examine(as_json: bool) -> None:
     facts = {
         **{key: value for key, value in found.items() if key != "made"},
         "extras": ", ".join(extra for extra in EXTRAS if extra not in missing) or "none",
+        "extras not here": "; ".join(f"{extra} ({lack})" for extra, lack in missing.items()) or "none",
         "data folder": _folder(os.environ.get("NESTAX_DATA"), "NESTAX_DATA is not set"),
         "compiled programs": _folder(kept, "they are not kept"),
+        "compiled once": _compiled_once(kept),
         "small loops": _small_loops(),
         "cache folder": _folder(fetching.cache(), "no pooch, so no downloads"),
         "data sets": _data_sets(),
@@ -56,6 +67,13 @@ def _folder(path: str | Path | None, without: str) -> str:
         return f"{path} (does not exist)"
     count = len(list(Path(path).iterdir()))
     return f"{path} ({count} file{'' if count == 1 else 's'})"
+
+
+def _compiled_once(kept: Path | None) -> str:
+    """Whether keeping programs works: one is compiled to see."""
+    if kept is None:
+        return "no: NESTAX_COMPILED is empty, or no folder can be written to"
+    return "yes, it works" if keeps_programs(kept) else f"no: {kept} gets no files"
 
 
 def _small_loops() -> str:
@@ -85,5 +103,7 @@ def _warnings(found: dict[str, Any], missing: dict[str, str]) -> list[str]:
     if found["cores"] == 1:
         out.append("One processor core: compiling and sweeps take about twice as long as on two.")
     for extra, lack in missing.items():
+        if extra not in OF_COMMANDS:
+            continue
         out.append(f"The extra {extra} is missing, so {lack}: pip install 'nestax[{extra}]'.")
     return out

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from nestax.chain.problem import Problem
@@ -37,6 +38,13 @@ LEFT = "The weights do not add up to one: the steps are too long for the numbers
 LOOSE = 1e-12
 #: Gaps below this are rounding error.
 ROUNDING = 1e-16
+#: A gap that is worth less, in percent, is not told to the digit.
+WORTH_NAMING = 1e-6
+#: Rows a year that files usually have, how near theirs have to be, and with how many rows that is told.
+USUAL_ROWS = (1, 4, 12, 52, 252, 365)
+NEAR = 0.05
+LEAST_DATED = 3
+DAYS_IN_YEAR = 365.25
 #: Weights below this, in percent, are not listed.
 LEAST_PERCENT = 0.005
 
@@ -55,6 +63,7 @@ def solve_portfolio(
     samples: int | None,
     batch_size: int,
     seed: int,
+    per_year: float | None,
     keeping: dict[str, Any],
 ) -> Outcome:
     """Weights of least −mean + risk·deviation by one method, and the gap to the exact optimum."""
@@ -78,7 +87,8 @@ def solve_portfolio(
     feasible = abs(float(result.w.sum()) - 1) < ADDS_UP
     made_by = f"{kind.__name__} with learning rate {lr:.3g}, batch size {batch_size}, seed {seed}"
     goal = f"−mean + {risk:g}·deviation, constraint {constraint}"
-    numbers = measure(table, problem, reference, result)
+    per_year = rows_per_year(table) if per_year is None else per_year
+    numbers = measure(table, problem, reference, result, per_year)
     numbers |= {"method": kind.__name__, "lr": lr, "batch_size": batch_size, "seed": seed}
     source = f"{len(table):,} rows of {Path(returns).name}{_about(table)}"
 
@@ -95,9 +105,10 @@ def solve_portfolio(
 
     return Outcome(
         title=f"Portfolio of {len(table.assets)} assets",
-        summary=_summary(numbers, goal),
+        summary=f"{_summary(numbers, goal)} {meaning(numbers)}",
         tables=[
             (f"Weights in percent, from {source}", _weights_table(table, result.w)),
+            (_beside_caption(numbers), _beside_table(numbers)),
             (f"Minimised: {goal}; returns in percent a row", _facts_table(numbers, made_by)),
         ],
         numbers=numbers,
@@ -190,18 +201,42 @@ def _inside(keeping: dict[str, Any], part: str) -> dict[str, Any]:
 # What is said about it
 
 
-def measure(table: Returns, problem: Problem, reference: Optimum, result: Any) -> dict[str, Any]:
+def rows_per_year(table: Returns) -> float | None:
+    """From the dates, to a usual number where it is one but for holidays; None without dates."""
+    if table.dates is None or len(table) < LEAST_DATED:
+        return None
+    years = float((table.dates[-1] - table.dates[0]) / np.timedelta64(1, "D")) / DAYS_IN_YEAR
+    if years <= 0:
+        return None
+    each = (len(table) - 1) / years
+    usual = min(USUAL_ROWS, key=lambda n: abs(n - each))
+    return float(usual) if abs(usual - each) < NEAR * usual else each
+
+
+def moments(table: Returns, problem: Problem, w: Any, per_year: float | None) -> dict[str, Any]:
+    """Return and deviation of some weights, in percent a row and a year, and their objective."""
+    own = table.values @ np.asarray(w)
+    found = {"expected_return": float(own.mean()), "deviation": float(own.std())}
+    if per_year is not None:
+        found["yearly_return"] = per_year * found["expected_return"]
+        found["yearly_deviation"] = float(np.sqrt(per_year)) * found["deviation"]
+    return found | {"objective": float(problem.value(jnp.asarray(w, problem.dtype)))}
+
+
+def measure(
+    table: Returns, problem: Problem, reference: Optimum, result: Any, per_year: float | None = None
+) -> dict[str, Any]:
     """Every number about the weights, as ``--json`` prints them."""
     w = np.asarray(result.w)
-    own = table.values @ w
-    value = float(problem.value(result.w))
+    found = moments(table, problem, w, per_year)
+    value = found["objective"]
     days = [None, None] if table.dates is None else [str(table.dates[0]), str(table.dates[-1])]
     return {
         "weights": dict(zip(table.assets, w.tolist(), strict=True)),
         "unit": "percent",
-        "expected_return": float(own.mean()),
-        "deviation": float(own.std()),
-        "objective": value,
+        **found,
+        "equal_weights": moments(table, problem, np.full(len(w), 1 / len(w)), per_year),
+        "rows_per_year": per_year,
         "optimum": reference.value,
         "gap": value - reference.value,
         "optimum_error": reference.error,
@@ -211,6 +246,47 @@ def measure(table: Returns, problem: Problem, reference: Optimum, result: Any) -
         "steps": int(result.records["step"][-1]),
         "samples": int(result.records["samples"][-1]),
     }
+
+
+def meaning(numbers: dict[str, Any]) -> str:
+    """What the gap is worth, beside what nobody can know from so many rows."""
+    per_year = numbers["rows_per_year"]
+    each = "row" if per_year is None else "year"
+    worth = max(numbers["gap"], 0.0) * (per_year or 1.0)
+    unsure = numbers["deviation"] / np.sqrt(numbers["rows"]) * (per_year or 1.0)
+    words = f"{worth:.2g}" if worth > WORTH_NAMING else f"less than {WORTH_NAMING:.0e}"
+    return (
+        f"The gap is what the search has left on the table: {words} percent a {each} of return, after "
+        f"the price of risk. It says nothing about the years to come: from {numbers['rows']:,} rows "
+        f"alone the expected return is known to ± {unsure:.2g} percent a {each}."
+    )
+
+
+def _beside_caption(numbers: dict[str, Any]) -> str:
+    per_year = numbers["rows_per_year"]
+    if per_year is None:
+        return "Beside equal weights, in percent a row; --per-year N gives figures a year"
+    return (
+        f"Beside equal weights, in percent; a year has {per_year:g} rows, and figures a year are "
+        f"{per_year:g} times the mean and √{per_year:g} times the deviation of a row"
+    )
+
+
+def _beside_table(numbers: dict[str, Any]) -> Table:
+    names = {
+        "expected_return": "expected return a row",
+        "deviation": "deviation a row",
+        "yearly_return": "expected return a year",
+        "yearly_deviation": "deviation a year",
+        "objective": "objective",
+    }
+    equal = numbers["equal_weights"]
+    rows = [
+        [words, f"{numbers[name]:.4g}", f"{equal[name]:.4g}"]
+        for name, words in names.items()
+        if name in equal
+    ]
+    return Table(["quantity", "found", "equal"], rows)
 
 
 def _summary(numbers: dict[str, Any], goal: str) -> str:

@@ -8,9 +8,11 @@ import dataclasses
 import difflib
 import enum
 import hashlib
+import hmac
 import json
 import math
 import os
+import secrets
 import shlex
 import sys
 import tomllib
@@ -32,6 +34,8 @@ FOLDERS = ("out", "checkpoint", "cells", "tuned")
 #: Where the folder of --checkpoint is kept for messages, and the file in it that tells the command line.
 KEPT_IN = "nestax.checkpoint"
 COMMAND = "command.json"
+#: Below a folder that somebody else has made, where its report goes.
+FOREIGN_OUT = "report"
 
 
 class Group(typer.core.TyperGroup):
@@ -234,14 +238,17 @@ def keep(ctx: typer.Context) -> dict[str, Any]:
     if not path.exists():
         arguments = {"arguments": ctx.meta[ARGUMENTS], "folder": os.getcwd()}
         folder.mkdir(parents=True, exist_ok=True)
-        sealed = json.dumps({"command": arguments, "sha256": _seal(arguments)})
+        sealed = json.dumps({"command": arguments, "sha256": _seal(arguments), "by": _sign(arguments)})
         Folder(folder).write(path, [sealed.encode()])
     ctx.meta[KEPT_IN] = folder
     return {"checkpoint": folder, "resume": resume}
 
 
-def repeat(ctx: typer.Context, folder: Path) -> None:
-    """Types the command again whose run is kept in a folder, where it was typed before."""
+def repeat(ctx: typer.Context, folder: Path, out: Path | None) -> None:
+    """Types the command again whose run is kept in a folder, where it was typed before.
+
+    What somebody else has put there may only write below that folder.
+    """
     from nestax.errors import SettingError
 
     try:
@@ -250,19 +257,28 @@ def repeat(ctx: typer.Context, folder: Path) -> None:
         place = Path(told["command"]["folder"])
         words = isinstance(arguments, list) and all(isinstance(word, str) for word in arguments)
         whole = told["sha256"] == _seal(told["command"]) and words
+        ours = told.get("by") == _sign(told["command"])
     except (FileNotFoundError, NotADirectoryError):
         raise SettingError(
             f"{folder} holds no run of a nestax command; a run of your own in Python goes on if the "
             "call is repeated with resume=True."
         ) from None
     except (ValueError, KeyError, TypeError, RecursionError):
-        whole = False
+        whole = ours = False
         arguments = []
         place = folder
     if not whole:
         raise SettingError(f"{folder / COMMAND} is damaged: type the command again, with --resume.")
     root = ctx.find_root()
     more = ["--checkpoint", str(folder.absolute()), "--resume", "--overwrite"]
+    if out is not None:
+        more += ["--out", str(out.absolute())]
+    elif not ours and any(word.startswith(("--out", "--config")) for word in arguments):
+        more += ["--out", str((folder / FOREIGN_OUT).absolute())]
+        note(
+            f"{folder} was not begun by you on this machine, so its report goes to "
+            f"{folder / FOREIGN_OUT}; nestax resume {folder} --out DIR names another place."
+        )
     if os.path.isdir(place):  # whatever the name
         os.chdir(place)
     root.command.main([*arguments, *more], prog_name=root.info_name)
@@ -270,6 +286,23 @@ def repeat(ctx: typer.Context, folder: Path) -> None:
 
 def _seal(command: Any) -> str:
     return hashlib.sha256(json.dumps(command, sort_keys=True).encode()).hexdigest()
+
+
+def _sign(command: Any) -> str:
+    """A seal that nobody else can make: with a key in the cache folder of this user."""
+    from nestax.compiling import user_cache
+
+    path = user_cache() / "key"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+            with open(handle, "wb") as file:
+                file.write(secrets.token_bytes(32))
+        key = path.read_bytes()
+    except OSError:
+        return secrets.token_hex()  # equal to none
+    return hmac.new(key, _seal(command).encode(), hashlib.sha256).hexdigest()
 
 
 def _way_on(ctx: typer.Context) -> str:

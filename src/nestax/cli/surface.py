@@ -8,12 +8,25 @@ import typer
 
 from nestax.cli.shell import Group, begin, finish, keep, read_config, repeat
 
+#: Below the list of commands.
+EXAMPLES = """Examples:\b
+
+nestax demo\b
+
+nestax portfolio returns.csv --unit percent --out result\b
+
+nestax classify train.csv --target diagnosis\b
+
+nestax new problem.py   and then   python problem.py\b
+
+nestax --install-completion   and names are completed by the Tab key"""
+
 app = typer.Typer(
     name="nestax",
     cls=Group,
     help="Stochastic multi-level compositional optimisation.",
+    epilog=EXAMPLES,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 data = typer.Typer(cls=Group, no_args_is_help=True, help="Data sets: what there is, and fetching one.")
@@ -25,6 +38,12 @@ app.add_typer(reproduce, name="reproduce")
 class Unit(enum.StrEnum):
     PERCENT = "percent"
     FRACTION = "fraction"
+
+
+class Batches(enum.StrEnum):
+    STRATIFIED = "stratified"
+    POOLED = "pooled"
+    BOTH_LEVELS = "both-levels"
 
 
 class Constraint(enum.StrEnum):
@@ -124,6 +143,10 @@ def portfolio(
     ] = None,
     batch_size: BatchOption = 64,
     seed: Annotated[int, typer.Option(help="Every draw is a function of it.")] = 0,
+    per_year: Annotated[
+        float | None,
+        typer.Option(min=0.01, help="Rows a year, for figures a year; by default told by the dates."),
+    ] = None,
     json: JsonOption = False,
     config: ConfigOption = None,
     out: OutOption = None,
@@ -170,6 +193,10 @@ def classify(
     steps: Annotated[int, typer.Option(min=1, help="Steps of the method.")] = 2_000,
     batch_size: Annotated[int, typer.Option(min=1, help="Draws per class and step.")] = 16,
     seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of the draws and of the split.")] = 0,
+    repeats: Annotated[
+        int | None,
+        typer.Option(min=1, help="How often a single file is split and all is fitted; 5 by default."),
+    ] = None,
     json: JsonOption = False,
     config: ConfigOption = None,
     out: OutOption = None,
@@ -216,12 +243,26 @@ def compare(
 
 
 @app.command()
+def new(
+    script: Annotated[Path, typer.Argument(help="The script to write.")] = Path("problem.py"),
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a file of that name.")] = False,
+) -> None:
+    """Write a commented script of a problem of your own, which runs as it is."""
+    from nestax.cli.new import write_script
+
+    write_script(script, overwrite)
+
+
+@app.command()
 def resume(
     ctx: typer.Context,
     folder: Annotated[Path, typer.Argument(help="What --checkpoint named.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Another folder for the report than the command named.")
+    ] = None,
 ) -> None:
     """Go on with a run that was kept by --checkpoint and stopped; the same command, typed again."""
-    repeat(ctx, folder)
+    repeat(ctx, folder, out)
 
 
 @reproduce.command("portfolio")
@@ -257,12 +298,22 @@ def reproduce_term(
     full: Annotated[
         bool, typer.Option("--full", help="Four data sets and 20 runs: a quarter of an hour on 2 cores.")
     ] = False,
+    batches: Annotated[
+        Batches,
+        typer.Option(help="A batch of either class; of both together; or that, and classes as well."),
+    ] = Batches.STRATIFIED,
+    only: Annotated[
+        str | None, typer.Option(help="Data sets of --full, separated by semicolons; all by default.")
+    ] = None,
     seeds: Annotated[
         int | None, typer.Option(min=1, help="Splits that are reported; 20 with --full, or else 5.")
     ] = None,
     tune_seeds: Annotated[
         int | None,
         typer.Option(min=1, help="Splits that choose the settings; 8 with --full, or else 3."),
+    ] = None,
+    cells: Annotated[
+        Path | None, typer.Option(help="Folder in which every set's runs are kept, and found again.")
     ] = None,
     json: JsonOption = False,
     out: OutOption = None,

@@ -16,31 +16,124 @@ import numpy as np
 from jaxtyping import Array, Int, PyTree
 
 import nestax.trees as trees
-from nestax.draws.source import AbstractSource, Batch, checked_rows
+from nestax.draws.source import AbstractSource, Batch, Sampler, checked_rows
 from nestax.errors import ProblemError, check_count, is_traced
+
+#: Why there is nothing to remember.
+NEVER_AGAIN = (
+    "the outer draws come from an nx.Sampler and never come back, so there is nothing that a memory of "
+    "blocks could remember: use nx.Plain() with a larger batch_size."
+)
 
 
 class Visits(eqx.Module):
     """What a step draws for one level of a chain with blocks: which rows of which blocks.
 
-    The rows themselves stay where they are until they are needed.
+    The rows themselves stay where they are until they are needed, and so does what is simulated.
+
+    blocks: their numbers; where there is no end of them, the keys that they are made from.
+    index: numbers of rows, or keys of simulations, of every block; of all together if they are shared.
+    shared: whether all blocks see the same rows, so that what is computed from a row is computed once.
     """
 
-    blocks: Int[Array, "*visited"]
-    index: Int[Array, "*visited size"]
+    blocks: Array
+    index: Array
+    shared: bool = eqx.field(static=True, default=False)
 
     @property
     def size(self) -> int:
         """Draws per block."""
         return self.index.shape[-1]
 
+    @property
+    def axes(self) -> "Visits":
+        """The axis of blocks, for ``jax.vmap``."""
+        return Visits(0, None if self.shared else 0, self.shared)  # pyright: ignore[reportArgumentType]
 
-class Blocks(AbstractSource):
+    def of(self, places: Array) -> "Visits":
+        """Those of some of the blocks, by their places in ``blocks``."""
+        index = self.index if self.shared else self.index[places]
+        return Visits(self.blocks[places], index, self.shared)
+
+
+class AbstractBlocks(AbstractSource):
+    """Where the levels of a chain with blocks draw from.
+
+    visit: how many blocks a step visits.
+    blocks: M, how many there are; None if there is no end of them, and none is ever seen twice.
+    """
+
+    visit: eqx.AbstractVar[int]
+
+    @property
+    def blocks(self) -> int | None:
+        raise NotImplementedError
+
+    def visited(self, key: Array, step: Array) -> Array:
+        """The blocks of a step."""
+        count = self.blocks
+        key = jax.random.fold_in(key, step)
+        if count is None:
+            return jax.random.split(key, self.visit)
+        return jnp.arange(count) if self.visit == count else subset(key, count, self.visit)
+
+    def draw_in(self, blocks: Array, key: Array, step: Array, size: int) -> Visits:
+        """``size`` draws from each of the given blocks."""
+        raise NotImplementedError
+
+    def batch(self, visit: Visits) -> Batch:
+        """The draws in one visited block: ``visit`` with the axis of blocks taken off."""
+        raise NotImplementedError
+
+    def block(self, number: Array | int) -> AbstractSource:
+        """One block as a source of its own."""
+        raise NotImplementedError
+
+    def every_row(self) -> Batch:
+        """The population of all blocks side by side, which have one length."""
+        raise NotImplementedError
+
+    def seen_of_all(self, *draw: PyTree) -> PyTree:
+        """What a level is given for a draw in all blocks, side by side."""
+        return draw[0]
+
+    def axes_of_all(self, batched: bool) -> Any:
+        """The axis of blocks in that."""
+        return 1 if batched else 0
+
+    @property
+    def even(self) -> bool:
+        """Whether all blocks can be seen side by side."""
+        return self.blocks is not None and not self.weighted
+
+    @property
+    def cost(self) -> int:
+        return self.visit
+
+    @property
+    def start_cost(self) -> int:
+        return self.blocks or self.visit
+
+    def draw(self, key: Array, step: Array, size: int) -> Batch:
+        raise ProblemError(
+            "this method draws from one population and the levels hold blocks: wrap it as "
+            "nx.PerBlock(method), or pass problem.every_block()."
+        )
+
+    def population(self) -> Batch:
+        raise ProblemError(
+            "a chain with blocks has no single population: use problem.block(m) for one block, or "
+            "problem.every_block() for all of them side by side."
+        )
+
+
+class Blocks(AbstractBlocks):
     """M populations, of which ``visit`` are visited per step, all equally likely, none twice.
 
     Args:
         populations: a tree of arrays with leading axes (M, rows); or a list of M populations, which
-            may differ in length.
+            may differ in length, or M of ``nx.Sampler``, each of which is then evaluated for every
+            draw; one simulator for all blocks is an ``nx.Conditional``, and so are rows in common.
         visit: how many blocks a step visits, at most M.
         replace: False draws different rows within a block and step, so that a batch of as many draws
             as the block has rows is the whole block, without noise.
@@ -52,10 +145,15 @@ class Blocks(AbstractSource):
     replace: bool = eqx.field(static=True)
     #: Rows of the smallest block.
     least: int = eqx.field(static=True)
+    #: What draws in every block, in place of rows.
+    simulators: tuple[Sampler, ...] = ()
 
     def __init__(self, populations: Any, *, visit: int, replace: bool = True):
         counts = None
-        if isinstance(populations, list):
+        if isinstance(populations, list) and any(isinstance(x, AbstractSource) for x in populations):
+            self.simulators = _simulators(populations)
+            populations = np.zeros((len(populations), 1))
+        elif isinstance(populations, list):
             populations, counts = _padded(populations)
         populations = jax.tree.map(trees.on_host, populations)
         shapes = {x.shape[:2] for x in jax.tree.leaves(populations)}
@@ -88,16 +186,10 @@ class Blocks(AbstractSource):
         return jax.tree.leaves(self.data)[0].shape[1]
 
     @property
-    def size(self) -> int:
+    def size(self) -> int | None:
+        if self.simulators:
+            return None
         return self.blocks * self.rows if self.counts is None else int(np.asarray(self.counts).sum())
-
-    @property
-    def cost(self) -> int:
-        return self.visit
-
-    @property
-    def start_cost(self) -> int:
-        return self.blocks
 
     @property
     def weighted(self) -> bool:
@@ -105,17 +197,12 @@ class Blocks(AbstractSource):
 
     @property
     def most(self) -> int | None:
-        return None if self.replace else self.least
+        return None if self.replace or self.simulators else self.least
 
-    def visited(self, key: Array, step: Array) -> Int[Array, " visit"]:
-        """The blocks of a step."""
-        if self.visit == self.blocks:
-            return jnp.arange(self.blocks)
-        return subset(jax.random.fold_in(key, step), self.blocks, self.visit)
-
-    def draw_in(self, blocks: Int[Array, " visited"], key: Array, step: Array, size: int) -> Visits:
-        """``size`` draws from each of the given blocks."""
+    def draw_in(self, blocks: Array, key: Array, step: Array, size: int) -> Visits:
         key = jax.random.fold_in(key, step)
+        if self.simulators:
+            return Visits(blocks, jax.random.split(key, (len(blocks), size)))
         counts = jnp.full(blocks.shape, self.rows) if self.counts is None else self.counts[blocks]
         if self.replace:
             index = jax.random.randint(key, (len(blocks), size), 0, counts[:, None])
@@ -126,28 +213,31 @@ class Blocks(AbstractSource):
         return Visits(blocks, index)
 
     def batch(self, visit: Visits) -> Batch:
-        """The rows of one visited block: ``visit`` with the axis of blocks taken off."""
+        if self.simulators:
+            return Batch(jax.vmap(self._simulator(visit.blocks).fn)(visit.index))
         take = lambda x: x.at[visit.blocks, visit.index].get(mode="promise_in_bounds")
         return Batch(jax.tree.map(take, self.data), visit.index)
 
-    def block(self, number: Array | int) -> "Block":
-        """One block as a source of its own."""
+    def block(self, number: Array | int) -> "Block | Sampler":
+        if self.simulators:
+            return self._simulator(number)
         count = None if self.counts is None else self.counts[number]
         return Block(jax.tree.map(lambda x: x[number], self.data), count, self.most)
 
-    def draw(self, key: Array, step: Array, size: int) -> Batch:
-        raise ProblemError(
-            "this method draws from one population and the levels hold blocks: wrap it as "
-            "nx.PerBlock(method), or pass problem.every_block()."
+    def _simulator(self, number: Array | int) -> Sampler:
+        each = tuple(simulator.fn for simulator in self.simulators)
+        return Sampler(
+            jax.tree_util.Partial(lambda number, key: jax.lax.switch(number, each, key), number)
         )
 
-    def population(self) -> Batch:
-        raise ProblemError(
-            "a chain with blocks has no single population: use problem.block(m) for one block, or "
-            "problem.every_block() for all of them side by side."
-        )
+    def every_row(self) -> Batch:
+        if self.simulators:
+            return self.simulators[0].population()  # refuses
+        return Batch(jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), self.data), many=True)
 
     def example(self) -> PyTree:
+        if self.simulators:
+            return self.simulators[0].example()
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[2:], x.dtype), self.data)
 
 
@@ -205,30 +295,39 @@ class Block(AbstractSource):
 class EveryBlock(AbstractSource):
     """All blocks in every draw: one member of each, along a leading axis. A draw costs M samples."""
 
-    of: Blocks
+    of: AbstractBlocks
 
-    def __init__(self, blocks: Blocks):
-        if blocks.counts is not None:
+    def __init__(self, blocks: AbstractBlocks):
+        if blocks.blocks is None:
+            raise ProblemError(f"blocks cannot be seen side by side: {NEVER_AGAIN}")
+        if not blocks.even:
             raise ProblemError(
                 "blocks of different lengths cannot be seen side by side: use nx.PerBlock(method)."
             )
         self.of = blocks
 
+    @property
+    def draws(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.of.draws
+
     def draw(self, key: Array, step: Array, size: int) -> Batch:
         visits = self.of.draw_in(jnp.arange(self.of.blocks), key, step, size)
-        rows = jax.vmap(lambda visit: self.of.batch(visit).draws, out_axes=1)(visits)
+        one = lambda visit: self.of.batch(visit).draws
+        rows = jax.vmap(one, in_axes=(visits.axes,), out_axes=1)(visits)
         return Batch(rows, visits.index.T)
 
+    def seen(self, *draw: PyTree) -> PyTree:
+        return self.of.seen_of_all(*draw)
+
     def population(self) -> Batch:
-        rows = jax.tree.map(lambda x: jnp.swapaxes(x, 0, 1), self.of.data)
-        return Batch(rows, many=True)
+        return self.of.every_row()
 
     def example(self) -> PyTree:
         wide = lambda s: jax.ShapeDtypeStruct((self.of.blocks, *s.shape), s.dtype)
         return jax.tree.map(wide, self.of.example())
 
     @property
-    def size(self) -> int:
+    def size(self) -> int | None:
         return self.of.size
 
     @property
@@ -237,7 +336,7 @@ class EveryBlock(AbstractSource):
 
     @property
     def cost(self) -> int:
-        return self.of.blocks
+        return self.of.start_cost
 
 
 def subset(key: Array, n: Array | int, size: int) -> Int[Array, " size"]:
@@ -270,17 +369,39 @@ def over_blocks(count: int, width: int, body: Callable[[Array, Array, Any], Any]
     return jax.lax.fori_loop(0, -(-count // width), group, carry)
 
 
-def mean_over_blocks(count: int, width: int, fn: Callable[[Array], PyTree]) -> PyTree:
-    """Mean of ``fn(m)`` over the blocks, ``width`` at a time."""
+def mean_over_blocks(blocks: AbstractBlocks, fn: Callable[[Array], PyTree]) -> PyTree:
+    """Mean of ``fn(m)`` over the blocks, as many at a time as a step visits."""
+    count = blocks.blocks
+    if count is None:
+        raise ProblemError(
+            "F is an average over endlessly many outer draws, so nothing exact can be computed: "
+            "estimate F(w) with nx.evaluate(problem, w, draws=...)."
+        )
     shapes = jax.eval_shape(fn, jax.ShapeDtypeStruct((), jnp.int32))
     zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
 
-    def add(blocks: Array, new: Array, total: PyTree) -> PyTree:
-        each = jax.vmap(fn)(blocks)
+    def add(some: Array, new: Array, total: PyTree) -> PyTree:
+        each = jax.vmap(fn)(some)
         share = lambda x: jnp.tensordot(new.astype(x.dtype), x, 1) / count
         return jax.tree.map(lambda t, x: t + share(x), total, each)
 
-    return over_blocks(count, width, add, zero)
+    return over_blocks(count, blocks.visit, add, zero)
+
+
+def _simulators(populations: list[Any]) -> tuple[Sampler, ...]:
+    """Simulators that draw alike, one a block."""
+    if not all(isinstance(x, Sampler) for x in populations):
+        raise ProblemError(
+            "the blocks of nx.Blocks must be all rows or all nx.Sampler, not some of each."
+        )
+    shapes = [x.example() for x in populations]
+    odd = [k for k, shape in enumerate(shapes) if shape != shapes[0]]
+    if odd:
+        raise ProblemError(
+            f"the simulators of nx.Blocks must return draws of one structure, shape and dtype; block "
+            f"{odd[0]} has {shapes[odd[0]]} where block 0 has {shapes[0]}."
+        )
+    return tuple(populations)
 
 
 def _padded(populations: list[Any]) -> tuple[PyTree, list[int] | None]:

@@ -88,10 +88,16 @@ class AbstractSource(eqx.Module):
     start_cost: the same for the draws of the start.
     weighted: whether the members of the population count differently.
     most: the largest batch that can be drawn; None where there is no such limit.
+    draws: whether it draws at all; False where it only tells a level what is given.
     spread: the devices that share its rows; None where each has all of them.
     """
 
     fed: ClassVar[bool] = False
+    draws: ClassVar[bool] = True
+
+    def seen(self, *draw: PyTree) -> PyTree:
+        """What the function of a level is given for a draw: with it, what is known beforehand."""
+        return draw[0]
 
     def draw(self, key: Array, step: Array, size: int) -> Batch:
         """``size`` draws that belong to ``step``."""

@@ -89,6 +89,8 @@ class PerBlock(AbstractEstimator):
                 f"{type(self.estimator).__name__} looks at the whole population, which visits to a few "
                 "blocks do not: give it a number as restart_batch, or pass problem.every_block()."
             )
+        if problem.endless:
+            super().check(problem)  # refuses
         self.estimator.check(problem.block(0))
 
     def published_step(self, problem: Problem) -> AbstractStep:
@@ -125,7 +127,7 @@ class PerBlock(AbstractEstimator):
             own = self.estimator.believed(problem.block(number), row)
             return {name: x**2 for name, x in own.items() if x.ndim}
 
-        return jax.tree.map(jnp.sqrt, mean_over_blocks(blocks.blocks, blocks.visit, squares))
+        return jax.tree.map(jnp.sqrt, mean_over_blocks(blocks, squares))
 
     def trackers(self, state: PyTree) -> Trackers:
         """Along a leading axis, that of the blocks."""

@@ -25,6 +25,12 @@ from nestax.streams.feed import Feed, with_streams
 
 #: Seconds that one call should take, so that progress, callbacks and Ctrl-C feel prompt.
 CHUNK_SECONDS = 0.5
+#: A stride that would take longer is cut into parts of that length; or into longer ones, if what every
+#: part ends with, a record that is thrown away, would take more than this share of it.
+PART_SECONDS = 0.5
+PART_SHARE = 0.1
+#: How much longer than the one before it a chunk may be, for its first steps may be the quick ones.
+GROWTH = 16
 #: How many compiled programs are kept. A run has two, and each takes some hundred memory maps of the
 #: process, of which Linux allows 65,530.
 KEPT_PROGRAMS = 64
@@ -49,6 +55,34 @@ class Chunk(NamedTuple):
     records: dict[str, np.ndarray]
     strides: int
     length: int
+
+
+class Pace:
+    """How long the chunks of a run should be, from how long the one before took.
+
+    record, step: seconds that a record takes, and a step.
+    longest: so many steps at most has the next chunk.
+    """
+
+    def __init__(self, record: float):
+        self.record = record
+        self.step = 0.0
+        self.longest = 1
+
+    def note(self, strides: int, length: int, took: float) -> None:
+        """A chunk has taken so many seconds."""
+        self.step = max(took - strides * self.record, 0.0) / (strides * length)
+        self.longest = GROWTH * strides * length
+
+    def part(self) -> int:
+        """The most steps until the host looks, or a record is due."""
+        seconds = max(PART_SECONDS, self.record / PART_SHARE)
+        return max(1, min(self.longest, int(seconds / max(self.step, 1e-9))))
+
+    def strides(self, stride: int) -> int:
+        """How many strides make a chunk."""
+        one = max(stride * self.step + self.record, 1e-9)
+        return max(1, min(self.longest // stride, int(CHUNK_SECONDS / one)))
 
 
 class Compiled:
@@ -171,12 +205,14 @@ class Compiled:
     ) -> Iterator[Chunk]:
         """``steps`` steps from ``at``, a record every ``stride``; a shorter last stride if need be.
 
-        The first stride is shorter if the run is ``ahead`` of its last record. Where rows are fed, no
-        chunk is longer than what is at hand, and the chunks end where the rows do.
+        The first stride is shorter if the run is ``ahead`` of its last record. A long stride comes in
+        parts. Where rows are fed, no chunk is longer than what is at hand, and the chunks end where the
+        rows do.
         ``most`` is asked how many records the next chunk may have.
         """
         end = at.step + steps
-        strides = 1
+        at, record = self._seconds_of_a_record(at)
+        pace = Pace(record)
         while at.step < end:
             held = end - at.step
             if self.feed is not None:
@@ -186,20 +222,37 @@ class Compiled:
                         yield self.advance(at, 1, 0)
                     return
             to_record = min(stride - ahead, end - at.step)
-            if held < to_record:
-                chunk = self.advance(at, 1, held)._replace(strides=0)
+            part = min(held, pace.part())
+            if part < to_record:
+                chunk = self._timed(pace, at, 1, part)._replace(strides=0)
             elif to_record < stride:
-                chunk = self.advance(at, 1, to_record)
+                chunk = self._timed(pace, at, 1, to_record)
             else:
-                strides = min(strides, held // stride, most())
-                begin = time.perf_counter()
-                chunk = self.advance(at, strides, stride)
-                took = time.perf_counter() - begin
-                wanted = max(1, min(4 * strides, int(CHUNK_SECONDS / max(took / strides, 1e-9))))
-                strides = self.hosts.decide(lambda wanted=wanted: wanted)
+                chunk = self._timed(pace, at, min(pace.strides(stride), held // stride, most()), stride)
             yield chunk
             at = chunk.after
             ahead = 0 if chunk.strides else ahead + chunk.length
+
+    def _seconds_of_a_record(self, at: At) -> tuple[At, float]:
+        """How long a record takes; ``at`` is to be replaced by the one returned."""
+        took = math.inf
+        for _ in range(2):  # the first one may compile
+            begin = time.perf_counter()
+            at = self._advance(jax.tree.leaves(self.all), at, 1, 0).after
+            took = min(took, self._since(begin))
+            if took < PART_SECONDS * PART_SHARE:
+                break
+        return at, took
+
+    def _timed(self, pace: "Pace", at: At, strides: int, length: int) -> Chunk:
+        begin = time.perf_counter()
+        chunk = self.advance(at, strides, length)
+        pace.note(strides, length, self._since(begin))
+        return chunk
+
+    def _since(self, begin: float) -> float:
+        """Seconds on the clock of the first process, for all must make chunks of one length."""
+        return self.hosts.decide(lambda: time.perf_counter() - begin)
 
     # The carry as arrays with names
 

@@ -16,6 +16,7 @@ from jaxtyping import Array, Float
 
 from nestax.errors import SettingError, choose
 from nestax.parts.track import TrackState, track, track_init
+from nestax.problems.survival.follow_up import TIES, check_follow_up
 
 
 class RiskSets(eqx.Module):
@@ -50,7 +51,7 @@ def risk_sets(time: Any, event: Any, *, ties: str = "efron", dtype: Any = float)
 
     Reference: Breslow, Biometrics 1974; Efron, J. Am. Stat. Assoc. 1977.
     """
-    choose("ties", ties, ("efron", "breslow"))
+    choose("ties", ties, TIES)
     time, happened = check_follow_up(time, event)
     order = np.lexsort((happened, -time))
     latest = -time[order]
@@ -74,28 +75,6 @@ def risk_sets(time: Any, event: Any, *, ties: str = "efron", dtype: Any = float)
         number(tied),
         whole(np.argsort(order)),
     )
-
-
-def check_follow_up(time: Any, event: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Times, and whether they are those of events; refuses what nothing can be learned from."""
-    time, event = np.asarray(time), np.asarray(event)
-    if time.ndim != 1 or time.shape != event.shape:
-        raise SettingError(
-            f"time and event are vectors with one number per row of the data; got {time.shape} and "
-            f"{event.shape}."
-        )
-    if not np.isfinite(time).all() or (time < 0).any():
-        row = int(np.argmax(~np.isfinite(time) | (time < 0)))
-        raise SettingError(f"time must be finite and at least 0; row {row} has {time[row]}.")
-    if not np.isin(event, (0, 1)).all():
-        row = int(np.argmax(~np.isin(event, (0, 1))))
-        raise SettingError(f"event must be 1 or 0, or True or False; row {row} has {event[row]}.")
-    happened = event > 0
-    if not happened.any():
-        raise SettingError(
-            "no row has an event: Cox's loss compares those that have one with those at risk then."
-        )
-    return time, happened
 
 
 def cox(risk: Float[Array, " b"], state: RiskSets, index: Any) -> tuple[Array, RiskSets]:

@@ -47,21 +47,36 @@ def kl_robust(losses: Array, state: TrackState | None, *, temperature: Any, **me
     return temperature * value, state
 
 
-def cvar_robust(losses: Array, state: TrackState | None, *, share: float, **memory: Any) -> Tracked:
-    """t + E (ℓ − t)₊ / share: the mean of the largest losses, with a tracked quantile t.
+def cvar_robust(
+    losses: Array, state: TrackState | None, index: Any = None, *, share: float, **memory: Any
+) -> Tracked:
+    """t + E (ℓ − t)₊ / share: the mean of the largest losses, with a remembered quantile t.
 
     Any t gives an upper bound of it in the mean, and the right one the least; so an error of t counts
-    only to the second order, and t needs no derivative.
+    only to the second order, and t needs no derivative. With ``index`` t is the quantile of the losses
+    of all rows as last seen. That is the better one: nothing is to be set, and a step sorts n numbers.
+    Without, t is the tracked quantile of batches, whose mean is not that of all rows.
 
     Args:
         losses: one per row of the batch.
+        state: ``nx.track_init(0.0)``, or ``nx.track_init(0.0, n=n)`` for n rows of data.
+        index: the rows of the data that the batch is; without ``beta`` then.
         share: of the rows that count, in (0, 1]; 1 is the mean.
 
     Reference: Rockafellar, Uryasev, J. Risk 2000.
     """
     check_setting("share", share, *UNIT)
-    fresh = jnp.quantile(jax.lax.stop_gradient(losses), 1 - share)
-    t, state = track(fresh, state, **memory)
+    fixed = jax.lax.stop_gradient(losses)
+    if index is None:
+        t, state = track(jnp.quantile(fixed, 1 - share), state, **memory)
+    elif memory:
+        raise SettingError(
+            f"cvar_robust with index= remembers losses as they were: leave {', '.join(memory)} out."
+        )
+    else:
+        _, state = track(fixed, state, index, beta=1.0)
+        seen = jnp.where(jnp.isfinite(state.value), state.value, jnp.nan)
+        t = jnp.nanquantile(seen, 1 - share)
     return t + jnp.mean(jnp.maximum(losses - t, 0)) / share, state
 
 

@@ -15,14 +15,17 @@ draws      an inner step sees "shots" of the 10 support images of every class, d
            A draw is an image of each of the five classes, counted as five samples
 methods    every method runs in every task with memory of its own (``nx.PerBlock``), correcting from the
            weights of a task's last visit, and steps along the average over the visited tasks. Dense
-           Jacobians have 10¹⁰ entries, so SMVR and Nested-SPIDER track values and the whole product of
-           Jacobians (``nx.ProductSMVR``). One batch a level serves values and derivatives, as for dense
-           SMVR: separate draws for the product would be unbiased, and have several times the noise
-           (benchmarks/maml_draws.py). Nested-SPIDER forgets everything at every so many visits and
-           nothing in between, with batches of one size
-baselines  Adam on the same draws without any memory ("Plain-ADAM"), and Adam on episodes, as is usual:
-           20,000 tasks whose support images are fixed, in full in each of the five steps. Those inner
-           levels have no noise, and the problem has one level
+           Jacobians have 10¹⁰ entries, so SMVR tracks values and the whole product of Jacobians
+           (``nx.ProductSMVR``). One batch a level serves values and derivatives, as for dense SMVR:
+           separate draws for the product would be unbiased, and have several times the noise
+           (benchmarks/maml_draws.py). "SMVR, restarts" forgets everything at every so many visits
+           and nothing in between, with batches of one size: what is left of Nested-SPIDER where a
+           restart reaches only the visited tasks
+steps      SMVR-ADAM has the Adam-type rule of the paper, which averages squares and not the gradient;
+           "first moment" is Adam itself
+baselines  the same two steps on the same draws without any memory ("Plain-ADAM", "Plain, first
+           moment"), and Adam on episodes, as is usual: 20,000 tasks whose support images are fixed, in
+           full in each of the five steps. Those inner levels have no noise: there is one level
 tuning     two learning rates times two values of a knob, chosen by the accuracy on training tasks over
            the last third of a run with the first seed; the best is run with the other seeds too
 accuracy   on 100 of the training tasks and on 400 test tasks, after five steps on "shots" images a class
@@ -55,7 +58,7 @@ from nestax.figures import COLOURS
 from nestax.problems import maml
 from nestax.problems.few_shot.networks import convolutional, in_one_vector
 from nestax.run.sweep import grid, sweep
-from nestax.steps import Averaged, Descent
+from nestax.steps import Averaged, Descent, adam_type
 from nestax.table import Table
 
 WAYS = 5
@@ -142,12 +145,18 @@ RIVALS = {
     "A-TSCGD": Rival(_atscgd, DESCENT, "scale", (0.5, 1.0)),
     "NLASG": Rival(lambda s: (PerBlock(NLASG(s.tau)), Averaged(s.lr / s.tau, s.tau)), DESCENT, "tau"),
     "SCSC": Rival(lambda s: (PerBlock(SCSC(s.beta)), Descent(s.lr)), DESCENT),
-    "Nested-SPIDER": Rival(
+    "SMVR, restarts": Rival(
         lambda s: (_smvr(Restarts(s.period)), Descent(s.lr)), DESCENT, "period", (2, 4)
     ),
     "SMVR": Rival(lambda s: (_smvr(s.beta), Descent(s.lr)), DESCENT, repeated=True),
-    "SMVR-ADAM": Rival(lambda s: (_smvr(s.beta), optax.adam(s.lr)), ADAM, repeated=True),
-    "Plain-ADAM": Rival(lambda s: (Plain(), optax.adam(s.lr)), ADAM, "none", (0,), repeated=True),
+    "SMVR-ADAM": Rival(
+        lambda s: (_smvr(s.beta), adam_type(s.lr)), ADAM, values=(0.1, 0.3, 0.5, 0.9), repeated=True
+    ),
+    "SMVR, first moment": Rival(lambda s: (_smvr(s.beta), optax.adam(s.lr)), ADAM, repeated=True),
+    "Plain-ADAM": Rival(lambda s: (Plain(), adam_type(s.lr)), ADAM, "none", (0,), repeated=True),
+    "Plain, first moment": Rival(
+        lambda s: (Plain(), optax.adam(s.lr)), ADAM, "none", (0,), repeated=True
+    ),
     "Adam, episodes": Rival(
         lambda s: (Plain(), optax.adam(s.lr)), ADAM, "none", (0,), repeated=True, episodes=True
     ),
@@ -466,11 +475,11 @@ class FewShot:
             raise ImportError("figures need matplotlib: pip install 'nestax[plot]'.") from None
         figure = Figure(figsize=(9.5, 3.4 * len(self.shots) + 0.8), layout="constrained")
         axes = figure.subplots(len(self.shots), 2, squeeze=False, sharey="row")
-        # A colour for every method of the paper; the baselines are black.
+        # A colour for every method with memory; the baselines are black. Dashes have a first moment.
         *own, black = COLOURS
-        looks = dict(
-            zip(RIVALS, [*((colour, "-") for colour in own), (black, "--"), (black, "-")], strict=True)
-        )
+        colours = [*own, own[-1], black, black, black]
+        dashes = ["-"] * 6 + ["--", ":", "--", "-"]
+        looks = dict(zip(RIVALS, zip(colours, dashes, strict=True), strict=True))
         for row, number in enumerate(self.shots):
             for column, kind in enumerate(("train", "test")):
                 axis = axes[row, column]

@@ -13,6 +13,7 @@ first batches, restarts and snapshots included.
 """
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -23,7 +24,7 @@ import numpy as np
 
 from nestax.chain.problem import Problem
 from nestax.errors import ProblemError, check_count
-from nestax.estimators import SMVR, AdjointSMVR, SnapshotSMVR
+from nestax.estimators import NLASG, SMVR, AdjointSMVR, SnapshotSMVR
 from nestax.figures import NAMES
 from nestax.paper.contenders import (
     Contender,
@@ -61,11 +62,14 @@ PAPER_BETAS = (0.1, 0.5, 0.9)
 ACCURACIES = (0.03, 0.1, 0.3)
 #: For n rows the authors of Nested-SPIDER restart with a full pass every √n steps.
 FULL_PASSES: dict[str, Any] = {"restart_batch": "population", "period": round(ROWS**0.5)}
+#: Of NLASG where a learning rate is 1/β of its paper: a step is τ times as long.
+AS_PRINTED = "NLASG, lr = 1/β"
 #: The methods that the paper compares.
 OF_THE_PAPER = ("A-TSCGD", "NLASG", "Nested-SPIDER", "SCSC", "SMVR")
 CONTENDERS = {
     "A-TSCGD": Contender(atscgd(levels=3), "scale", (0.5, 1.0, 2.0)),
     "NLASG": Contender(nlasg, "tau", SMALL_BETAS),
+    AS_PRINTED: Contender(lambda s: NLASG(s.tau, lr=s.lr), "tau", PAPER_BETAS),
     "Nested-SPIDER": Contender(nested_spider(), "eps", ACCURACIES),
     "SCSC": Contender(scsc, "beta", PAPER_BETAS),
     "SMVR": Contender(smvr, "beta", SMALL_BETAS),
@@ -95,9 +99,13 @@ class MarketRuns:
     compile_seconds: float
     run_seconds: float
 
+    def last(self) -> np.ndarray:
+        """The gap of every seed at the end of the budget."""
+        return self.gap[:, self.end]
+
     def result(self) -> tuple[float, float, float]:
         """At the end of the budget: mean gap, its deviation over seeds, mean gradient mapping."""
-        gap = self.gap[:, self.end]
+        gap = self.last()
         spread = float(gap.std()) if np.isfinite(gap).all() else float("nan")
         return float(gap.mean()), spread, float(self.grad_norm[:, self.end].mean())
 
@@ -147,6 +155,15 @@ class Portfolios:
             for name in self._methods()
         ]
         return Table(["method", *self.trials], [["equal weights", *start], *rows])
+
+    def differences(self, own: str = "SMVR") -> Table:
+        """Gap less that of SMVR, run by run on the same draws: mean ± standard error, in 1e-4."""
+        rows = []
+        for name in self._methods():
+            if name != own:
+                apart = [trials[name].last() - trials[own].last() for trials in self.trials.values()]
+                rows.append([name, *(mean_and_error(1e4 * gaps) for gaps in apart)])
+        return Table([f"method, less {own}", *self.trials], rows)
 
     def details(self) -> Table:
         """One row per market and method: chosen setting, cost, result, seconds."""
@@ -288,10 +305,21 @@ class Portfolios:
 KINDS = ("frobenius", "spectral")
 
 
+def mean_and_error(x: np.ndarray) -> str:
+    """Mean ± standard error, with two digits of the error."""
+    if not np.isfinite(x).all():
+        return "diverged"
+    error = float(x.std(ddof=1)) / len(x) ** 0.5 if len(x) > 1 else math.nan
+    digits = 2 if not error > 0 else max(0, 1 - math.floor(math.log10(error)))
+    return f"{x.mean():+.{digits}f} ± {error:.{digits}f}"
+
+
 def reproduce_portfolio(
     markets: Mapping[str, Any],
     *,
-    seeds: int = 20,
+    contenders: Mapping[str, Contender] = CONTENDERS,
+    percent: float = 1.0,
+    seeds: int | Sequence[int] = 20,
     tune_seeds: int = 8,
     passes: int = PASSES,
     batch_size: int = BATCH_SIZE,
@@ -301,8 +329,10 @@ def reproduce_portfolio(
     """Runs both figures on the given markets, all settings and seeds of a method side by side.
 
     Args:
-        markets: tables of returns in percent, one row a day, by name.
-        seeds: runs that are reported.
+        markets: tables of returns, one row a day, by name.
+        contenders: what is compared, "SMVR" among them; its setting is that of Figure 2.
+        percent: what one unit of the returns is, in percent: 100 for decimals.
+        seeds: runs that are reported, how many or which.
         tune_seeds: further runs that choose the settings.
         passes: the budget of a run: samples per level, as a multiple of the rows.
         batch_size: draws per level and step.
@@ -311,17 +341,17 @@ def reproduce_portfolio(
     """
     check_count("passes", passes)
     tuning = tuning_seeds(tune_seeds)
-    reported = list(range(check_count("seeds", seeds)))
+    reported = list(range(check_count("seeds", seeds))) if isinstance(seeds, int) else list(seeds)
     problems = {}
     best = {}
     trials = {}
     balls = {}
     for market, returns in markets.items():
-        problem = problems[market] = portfolio_problem(returns)
-        best[market] = best_portfolio(returns).w
+        problem = problems[market] = portfolio_problem(returns, percent)
+        best[market] = best_portfolio(returns, percent).w
         runner = Runner(problem, passes * _pass(problem), batch_size)
         trials[market] = {}
-        for name, contender in CONTENDERS.items():
+        for name, contender in contenders.items():
             settings = grid(lr=rates, **{contender.knob: contender.values})
             run, *seconds = runner.timed(contender, settings, [*tuning, *reported])
             trial = trials[market][name] = _choose(run, len(tuning), runner.budget, *seconds)
@@ -334,15 +364,16 @@ def reproduce_portfolio(
     return Portfolios(problems, best, trials, balls)
 
 
-def portfolio_problem(returns: Any) -> Problem:
+def portfolio_problem(returns: Any, percent: float = 1.0) -> Problem:
     """The portfolio on the simplex with its optimum, and a floor under the tracked variance."""
-    problem = mean_deviation(returns, delta=DELTA, least_variance=LEAST_VARIANCE)
-    return problem.replace(optimum=best_portfolio(returns).value)
+    unit = percent**2
+    problem = mean_deviation(returns, delta=DELTA / unit, least_variance=LEAST_VARIANCE / unit)
+    return problem.replace(optimum=best_portfolio(returns, percent).value)
 
 
-def best_portfolio(returns: Any) -> Optimum:
+def best_portfolio(returns: Any, percent: float = 1.0) -> Optimum:
     """The exact optimum; what it may be off by is proved by convexity."""
-    least = exact_portfolio(returns, delta=DELTA).least()
+    least = exact_portfolio(returns, delta=DELTA / percent**2).least()
     if least.error > OPTIMUM_GAP:
         raise ProblemError(
             f"the optimum is known to within {least.error:.0e} only: one asset may be a mixture of "

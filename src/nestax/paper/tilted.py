@@ -16,12 +16,18 @@ rows       all that a set has, both parts of svmguide1; features lie between −
 test       a fifth of either class, with labels as they are
 training   of the other rows all of class 0 and one of class 1 for every 20 of them; then the labels of
            30 % of the rows are shuffled among themselves, so that all splits have the same sizes
-levels     the two classes are added up exactly at level 3, so that only level 1 draws
 floor      a tracked mean of level 1 stays above a tenth of its start: the risk of a class is taken to
            rise by at most 1.15. Further down the slope of the logarithm throws the weights so far out
            that e^{τℓ} has no slope left to lead them back
-step       8 members of either class, drawn with replacement: 16 samples
-budget     80,000 samples, 5,000 such steps; first batches and restarts are included
+budget     that of 5,000 steps; first batches and restarts are included
+
+How a step draws is not given either, and matters, so there are three set-ups, each tuned by itself:
+
+stratified    8 members of either class, drawn with replacement: 16 samples a step. The two classes are
+              added up exactly at level 3, so that only level 1 draws
+pooled        16 rows of both classes together, as a plain batch; a row of class g counts |D|/|g| times.
+              Nearly half of all batches have no row of the rare class
+both-levels   as pooled, and level 3 draws 16 classes, class g with probability p_g: 32 samples a step
 
 F has no optimum to compare with. As the weights grow, e^{τℓ} of a row tends to 1 if its label is met and
 to 0 if not, so with a_g, the share of class g whose labels are met,
@@ -37,8 +43,10 @@ Li, Beirami, Sanjabi, Smith: Tilted empirical risk minimization, ICLR 2021.
 """
 
 import dataclasses
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -49,7 +57,7 @@ import scipy.optimize
 
 from nestax.chain.problem import Problem
 from nestax.datasets import corrupt
-from nestax.errors import ProblemError, check_count
+from nestax.errors import ProblemError, check_count, choose
 from nestax.figures import NAMES
 from nestax.paper.contenders import (
     Contender,
@@ -78,6 +86,30 @@ RATES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 FLOOR = 0.1
 RECORDS = 50
 
+
+class SetUp(NamedTuple):
+    """How a step draws.
+
+    pooled, sample_groups: of ``nx.problems.hierarchical_term``.
+    """
+
+    pooled: bool
+    sample_groups: bool
+
+    def rows(self, batch_size: int) -> int:
+        """Draws a level and step, for so many of either class."""
+        return batch_size if not self.pooled else 2 * batch_size
+
+    def samples(self, batch_size: int) -> int:
+        """Of a step that draws one batch a level."""
+        return 2 * batch_size * (1 + self.sample_groups)
+
+
+SETUPS = {
+    "stratified": SetUp(pooled=False, sample_groups=False),
+    "pooled": SetUp(pooled=True, sample_groups=False),
+    "both-levels": SetUp(pooled=True, sample_groups=True),
+}
 BETAS = (0.01, 0.03, 0.1, 0.5, 0.9)
 CONTENDERS = {
     "A-TSCGD": Contender(atscgd(levels=4), "scale", (0.25, 0.5, 1.0, 2.0, 4.0)),
@@ -224,10 +256,24 @@ class TiltedRuns:
             for name in self.references:
                 loss = self._ends(name)[method].loss
                 above = self._above(name, method)
-                spread = "–" if method == FULL else f"{above.mean():+.4f} ± {_spread(above):.4f}"
-                cells += [f"{loss.mean():.4f}", spread]
+                cells += [f"{loss.mean():.4f}", "–" if method == FULL else paired(above, 4)]
             rows.append([method, *cells])
         return Table(["method", *columns], rows)
+
+    def apart(self) -> Table:
+        """SMVR less every other method on the same split, mean ± standard error; a lower F is better."""
+        columns = ["set", "SMVR less", "F", "lower on", "rare %", "overall %"]
+        rows = []
+        for name, trials in self.trials.items():
+            own = trials["SMVR"].fits
+            for method, fits in self._ends(name).items():
+                if method in ("SMVR", ONWARDS, ANEW, PLAIN):
+                    continue
+                loss = own.loss - fits.loss
+                lower = f"{np.sum(loss < 0)} of {len(loss)}"
+                points = [paired(x, 1) for x in (own.rare - fits.rare, own.overall - fits.overall)]
+                rows.append([name, method, paired(loss, 4), lower, *points])
+        return Table(columns, rows)
 
     def details(self) -> Table:
         """One row per set and method: chosen setting, cost, result, seconds."""
@@ -303,22 +349,20 @@ class TiltedRuns:
         first, second, *_ = sorted(loss, key=lambda method: loss[method].mean())
         verb, other = ("ends", second) if first == "SMVR" else ("does not end", first)
         apart = loss["SMVR"] - loss[other]
+        lowest = loss["SMVR"] <= np.min(list(loss.values()), axis=0)
         return (
             f"SMVR {verb} at the lowest F of the {len(loss)} methods, {loss['SMVR'].mean():.4f} against "
             f"{loss[other].mean():.4f} of {other}; on the same split the difference is "
-            f"{apart.mean():+.4f} ± {_standard_error(apart):.4f}."
+            f"{paired(apart, 4)}, and it is the lowest on {lowest.sum()} of {len(lowest)} splits."
         )
 
     def _distance(self, name: str) -> str:
         """How far the accuracy of SMVR on the rare class is from that of every reference."""
         own = self.trials[name]["SMVR"].fits.rare
-        words = []
-        for reference in (FULL, ONWARDS, ANEW):
-            other = self.references[name][reference].rare
-            points = float((own - other).mean())
-            deviation = float(other.std())
-            near = "within" if abs(points) <= deviation else "not within"
-            words.append(f"{points:+.1f} from {reference} ({near} its deviation of {deviation:.1f})")
+        words = [
+            f"{paired(own - self.references[name][reference].rare, 1)} from {reference}"
+            for reference in (FULL, ONWARDS, ANEW)
+        ]
         return f"Its accuracy on the rare class, in points: {', '.join(words)}."
 
     def _beside_the_paper(self, name: str) -> list[tuple[np.ndarray, float]]:
@@ -369,6 +413,8 @@ def reproduce_term(
     steps: int = STEPS,
     batch_size: int = BATCH_SIZE,
     rates: Sequence[float] = RATES,
+    batches: str = "stratified",
+    cells: Path | None = None,
     tell: Callable[[str], None] = lambda line: None,
 ) -> TiltedRuns:
     """Runs figure and table on the given sets; splits of equal shape share one compilation.
@@ -377,37 +423,111 @@ def reproduce_term(
         sets: features and labels 0 and 1 by name; label 1 becomes the rare one.
         seeds: runs that are reported; run k has split k.
         tune_seeds: further splits that choose the settings.
-        steps: the budget of a run, as steps of two batches, and the length of the full-gradient run.
-        batch_size: draws of either class a step.
+        steps: the budget of a run, as steps with a batch a level; the full gradient's run is as long.
+        batch_size: draws of either class a step; half as many as rows of both together.
         rates: learning rates.
+        batches: one of ``SETUPS``.
+        cells: a folder in which the runs of every set are kept, and found again; None keeps none.
         tell: called with a line of text after every method.
     """
-    budget = 2 * check_count("batch_size", batch_size) * check_count("steps", steps)
+    choose("batches", batches, tuple(SETUPS))
+    check_count("batch_size", batch_size)
+    runner = Runner(batch_size, check_count("steps", steps), SETUPS[batches])
     choosing = tuning_seeds(tune_seeds)
     reported_seeds = list(range(check_count("seeds", seeds)))
-    trials = {}
-    references = {}
-    sizes = {}
+    sizes_of_runs = [steps, batch_size, seeds, tune_seeds, *map(float, rates)]
+    found = TiltedRuns({}, {}, {})
     for name, (X, y) in sets.items():
         X = features(X)
         lanes = lambda seeds, X=X, y=y: [Lane(seed, split_rows(X, y, seed)) for seed in seeds]
         tuning = lanes(choosing)
         reported = lanes(reported_seeds)
         one = reported[0].split
-        sizes[name] = (*(len(labels) for _, labels in one.groups), len(one.y_test))
-        runner = Runner(budget, batch_size, steps)
-        begin = time.perf_counter()
-        references[name] = runner.descend(reported)
-        took = time.perf_counter() - begin
-        for reference, fits in references[name].items():
-            tell(f"{name:<14} {reference:<19} {_summary(fits)}   {took:.1f} s together")
-        trials[name] = {}
+        common, rare = (len(labels) for _, labels in one.groups)
+        rows = (common, rare, len(one.y_test))
+        file = None if cells is None else cells / f"{batches}-{name.lower()}.json"
+        cell = _read(file, [*sizes_of_runs, *rows]) or Cell([*sizes_of_runs, *rows], {}, {})
+        if not cell.references:
+            begin = time.perf_counter()
+            cell.references.update(runner.descend(reported))
+            tell(f"{name:<14} {'references':<19} {time.perf_counter() - begin:.1f} s together")
+        for reference, fits in cell.references.items():
+            tell(f"{name:<14} {reference:<19} {_summary(fits)}")
         for method, contender in CONTENDERS.items():
-            settings = grid(lr=rates, **{contender.knob: contender.values})
-            trial = trials[name][method] = runner.try_out(contender, settings, tuning, reported)
-            tell(f"{name:<14} {method:<19} {_line(trial)}")
+            if method not in cell.trials:
+                settings = grid(lr=rates, **{contender.knob: contender.values})
+                cell.trials[method] = runner.try_out(contender, settings, tuning, reported)
+                _keep(file, cell)
+            tell(f"{name:<14} {method:<19} {_line(cell.trials[method])}")
+        found.trials[name] = {method: cell.trials[method] for method in CONTENDERS}
+        found.references[name] = cell.references
+        found.sizes[name] = rows
         jax.clear_caches()  # another set has other shapes
-    return TiltedRuns(trials, references, sizes)
+    return found
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """The runs of one set that are done, as they are kept.
+
+    sizes: steps, draws, numbers of seeds, learning rates and rows that they were made with.
+    """
+
+    sizes: list[float]
+    references: dict[str, Fits]
+    trials: dict[str, SetRuns]
+
+
+def kept_runs(cells: Path, batches: str, names: Sequence[str]) -> TiltedRuns:
+    """Those of a folder, for pages and figures."""
+    found = TiltedRuns({}, {}, {})
+    for name in names:
+        cell = _read(cells / f"{batches}-{name.lower()}.json", None)
+        if cell is not None:
+            found.trials[name] = cell.trials
+            found.references[name] = cell.references
+            found.sizes[name] = tuple(map(int, cell.sizes[-3:]))  # pyright: ignore[reportArgumentType]
+    return found
+
+
+def _keep(file: Path | None, cell: Cell) -> None:
+    """Writes it whole or not at all; curves with four digits."""
+    if file is None:
+        return
+    file.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = file.with_suffix(".unfinished")
+    unfinished.write_text(json.dumps(dataclasses.asdict(cell), default=_plain))
+    unfinished.replace(file)
+
+
+def _plain(x: np.ndarray) -> list[Any]:
+    """An array for a file; those with two axes are curves."""
+    short = np.vectorize(lambda number: float(f"{number:.4g}"))
+    return (short(x) if x.ndim == 2 else x).tolist()
+
+
+def _arrays(held: dict[str, Any]) -> dict[str, Any]:
+    return {name: np.asarray(x) if isinstance(x, list) else x for name, x in held.items()}
+
+
+def _read(file: Path | None, sizes: list[float] | None) -> Cell | None:
+    """What an earlier run has kept; refused if it was made with other sizes."""
+    if file is None or not file.is_file():
+        return None
+    try:
+        held = json.loads(file.read_text())
+        references = {name: Fits(**_arrays(fits)) for name, fits in held["references"].items()}
+        trials = {}
+        for name, trial in held["trials"].items():
+            fits = Fits(**_arrays(trial.pop("fits")))
+            seconds = tuple(trial.pop("seconds"))
+            trials[name] = SetRuns(**_arrays(trial), fits=fits, seconds=seconds)
+        cell = Cell(held["sizes"], references, trials)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise ProblemError(f"{file} is no cell of this experiment: delete it.") from None
+    if sizes is not None and cell.sizes != sizes:
+        raise ProblemError(f"{file} was made with other sizes: delete it, or use another folder.")
+    return cell
 
 
 def features(X: Any) -> np.ndarray:
@@ -451,18 +571,31 @@ class Lane(NamedTuple):
     seed: int
     split: Split
 
-    def problem(self, inner_tilt: float = INNER_TILT, outer_tilt: float = OUTER_TILT) -> Problem:
+    def problem(
+        self,
+        inner_tilt: float = INNER_TILT,
+        outer_tilt: float = OUTER_TILT,
+        setup: SetUp = SETUPS["stratified"],
+    ) -> Problem:
         return hierarchical_term(
-            self.split.groups, inner_tilt=inner_tilt, outer_tilt=outer_tilt, floor=FLOOR
+            self.split.groups,
+            inner_tilt=inner_tilt,
+            outer_tilt=outer_tilt,
+            floor=FLOOR,
+            **setup._asdict(),
         )
 
 
 class Runner(NamedTuple):
     """Runs on the splits of one set, all within the same budget of samples."""
 
-    budget: int
     batch_size: int
     steps: int
+    setup: SetUp = SETUPS["stratified"]
+
+    @property
+    def budget(self) -> int:
+        return self.steps * self.setup.samples(self.batch_size)
 
     def descend(self, lanes: Sequence[Lane]) -> dict[str, Fits]:
         """Where descent with all rows leads on every split, by reference."""
@@ -490,12 +623,12 @@ class Runner(NamedTuple):
 
     def run(self, contender: Contender, settings: Settings, lane: Lane) -> Sweep:
         return sweep(
-            lane.problem(),
+            lane.problem(setup=self.setup),
             contender.build,
             settings=settings,
             seeds=[lane.seed],
             samples=self.budget,
-            batch_size=self.batch_size,
+            batch_size=self.setup.rows(self.batch_size),
             record_every=max(1, self.steps // RECORDS),
             record=["exact_value", "grad_norm", "grad_error"],
             progress=False,
@@ -585,9 +718,10 @@ def _spread(x: np.ndarray, axis: int | None = None) -> Any:
         return np.std(x, axis=axis)
 
 
-def _standard_error(x: np.ndarray) -> float:
-    """Of the mean over runs."""
-    return float(_spread(x) / np.sqrt(max(1, len(x) - 1)))
+def paired(x: np.ndarray, digits: int) -> str:
+    """The mean over runs of a difference on the same split, and its standard error."""
+    error = _spread(x) / np.sqrt(max(1, len(x) - 1))
+    return f"{x.mean():+.{digits}f} ± {error:.{digits}f}"
 
 
 def _numbers(fits: Fits, above: float) -> list[float]:

@@ -12,6 +12,7 @@ from jaxtyping import Array, PyTree
 
 from nestax.chain.jacobian import Jacobian
 from nestax.chain.problem import Problem
+from nestax.draws.blocks import NEVER_AGAIN
 from nestax.errors import POSITIVE, ProblemError
 from nestax.parts.form import in_form
 from nestax.parts.settings import (
@@ -163,6 +164,8 @@ class AbstractEstimator(Settings):
                 f"{name} knows no blocks: wrap it as nx.PerBlock(nx.{name}(...)), or pass "
                 "problem.every_block(), which visits all of them."
             )
+        if problem.endless and self.blocks == "table":
+            raise ProblemError(f"{name} remembers blocks, and here {NEVER_AGAIN}")
         if problem.blocks is None and self.blocks == "table":
             raise ProblemError(
                 f"{name} is made for levels with nx.Blocks as data, and this chain has none: use "

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from nestax.chain.problem import Problem
-from nestax.draws.blocks import over_blocks
+from nestax.draws.blocks import Visits, over_blocks
 from nestax.errors import SettingError
 from nestax.parts.estimator import Batches
 
@@ -27,7 +27,12 @@ def visit_blocks(problem: Problem, batches: Batches, fn: Callable[..., PyTree], 
         )
         return fn(problem.block(visited_in(visits)), own, *rows)
 
-    return jax.vmap(one)(batches, *rows)
+    axes = jax.tree.map(lambda visits: visits.axes, batches, is_leaf=_is_visits)
+    return jax.vmap(one, in_axes=(axes, *(0 for _ in rows)))(batches, *rows)
+
+
+def _is_visits(x: Any) -> bool:
+    return isinstance(x, Visits)
 
 
 def visited_in(batches: Batches) -> Array:
@@ -46,7 +51,7 @@ def fill_table(
     """Visits all blocks, some at a time, with ``start(chain, batches) = (outcome, row)``.
 
     Returns the average of the outcomes, and the table of the rows, whose floating-point numbers are
-    ``store``d as that dtype; None means as they are.
+    kept as ``store``, a dtype; None means as they are.
     """
     blocks: Any = problem.blocks
     if visited_in(batches).shape[0] != blocks.blocks:
@@ -54,7 +59,7 @@ def fill_table(
             "the start of a method with memory of every block visits all of them: "
             "draw_batches(..., every_block=True)."
         )
-    some = lambda which: jax.tree.map(lambda x: x[which], batches)
+    some = lambda which: jax.tree.map(lambda visits: visits.of(which), batches, is_leaf=_is_visits)
     shapes = jax.eval_shape(lambda: visit_blocks(problem, some(jnp.arange(1)), start))
     stored = lambda dtype: store if store and jnp.issubdtype(dtype, jnp.floating) else dtype
     outcome = jax.tree.map(lambda s: jnp.zeros(s.shape[1:], s.dtype), shapes[0])

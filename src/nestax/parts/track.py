@@ -146,6 +146,7 @@ def track(
         )
     index = _check_index(index, state)
     _check_shapes(fresh, before, state, index)
+    _check_devices(fresh, state.value)
     dtype = jax.tree.leaves(state.value)[0].dtype
     fresh = trees.cast(fresh, dtype)
     before = trees.cast(before, dtype)
@@ -336,6 +337,19 @@ def _check_shapes(g: PyTree, previous: PyTree, state: TrackState, index: Array |
             f"previous is {_shapes(previous)} and g {_shapes(g)}: it is g of the same draws at the last "
             "weights."
         )
+
+
+def _check_devices(g: PyTree, value: PyTree) -> None:
+    """Refuses what was put on two devices; what nobody has put anywhere follows the rest."""
+    put = lambda tree: [x for x in jax.tree.leaves(tree) if not is_traced(x) and x.committed]
+    for x in put(g):
+        for kept in put(value):
+            if x.devices() != kept.devices():
+                where = lambda x: ", ".join(sorted(map(str, x.devices())))
+                raise SettingError(
+                    f"g is on {where(x)} and the memory on {where(kept)}: move the state there, with "
+                    "jax.device_put."
+                )
 
 
 def _shapes(tree: PyTree) -> str:

@@ -3,8 +3,10 @@
 from nestax.problems.chains.convex_chain import convex_chain as convex_chain
 from nestax.problems.chains.sloped_chain import sloped_chain as sloped_chain
 from nestax.problems.chains.smooth_chain import smooth_chain as smooth_chain
+from nestax.problems.chains.zero_chain import zero_chain as zero_chain
 from nestax.problems.coupled.average_precision import average_precision as average_precision
 from nestax.problems.coupled.global_contrastive import global_contrastive as global_contrastive
+from nestax.problems.coupled.partial_auc import partial_auc as partial_auc
 from nestax.problems.few_shot import networks as networks
 from nestax.problems.few_shot.maml import maml as maml
 from nestax.problems.few_shot.tasks import Tasks as Tasks
@@ -19,6 +21,8 @@ from nestax.problems.robust.divergences import KL as KL
 from nestax.problems.robust.divergences import ChiSquare as ChiSquare
 from nestax.problems.robust.divergences import CVaR as CVaR
 from nestax.problems.robust.dro import dro as dro
+from nestax.problems.survival.cox import cox as cox
+from nestax.problems.survival.cox import exact_cox as exact_cox
 from nestax.problems.tilted.hierarchical_term import groups_of as groups_of
 from nestax.problems.tilted.hierarchical_term import hierarchical_term as hierarchical_term
 from nestax.problems.tilted.term import term as term

@@ -165,8 +165,8 @@ def _losses_at(row_loss: RowLoss, w: PyTree, rows: Any, names: list[str]) -> lis
     try:
         losses = _losses(row_loss, w, rows)
     except Exception as error:
-        reason = (str(error).strip() or repr(error)).splitlines()[0]
-        raise ProblemError(f"model, loss and rows do not fit together: {reason}") from None
+        reason = (str(error).strip() or repr(error)).splitlines()[0].rstrip(".")
+        raise ProblemError(f"model, loss and rows do not fit together: {reason}.") from None
     for name, each in zip(names, losses, strict=True):
         if each.ndim != 1:
             raise ProblemError(

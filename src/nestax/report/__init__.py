@@ -17,7 +17,7 @@ from nestax.report.folder import check_folder as check_folder
 from nestax.report.page import as_svg, inline, render
 from nestax.report.page import require as require
 from nestax.run.result import flat_columns
-from nestax.table import Table
+from nestax.table import Table, inert
 from nestax.version import __version__
 
 PAGE = "report.html"
@@ -106,7 +106,7 @@ def _write_csv(path: Path, columns: Table | Mapping[str, np.ndarray]) -> None:
     flat = flat_columns({name: np.asarray(column) for name, column in columns.items()})
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow(flat)
+        writer.writerow(map(inert, flat))
         writer.writerows(zip(*(column.tolist() for column in flat.values()), strict=True))
 
 

@@ -5,7 +5,7 @@ import io
 import re
 from typing import Any
 
-from nestax.table import Table, cell_text
+from nestax.table import Table, cell_text, is_number
 
 #: What is black or white in a figure takes the colours of the page, light or dark.
 INK = "#000000"
@@ -73,12 +73,4 @@ def _shown(x: Any) -> str:
 def _numeric(table: Table, k: int) -> bool:
     """Whether a column of a table holds numbers, or words for numbers alone: it is aligned right."""
     cells = [row[k] for row in table.rows]
-    return any(isinstance(x, int | float) for x in cells) or all(map(_is_number, cells))
-
-
-def _is_number(x: Any) -> bool:
-    try:
-        float(x)
-    except (TypeError, ValueError):
-        return False
-    return True
+    return any(isinstance(x, int | float) for x in cells) or all(map(is_number, cells))

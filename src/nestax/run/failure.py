@@ -5,11 +5,8 @@ from nestax.loop.compiled import At, Chunk, Compiled
 from nestax.loop.step import FINITE_COLUMNS
 
 
-def last_finite(compiled: Compiled, chunk: Chunk, bad: int) -> tuple[At, int, int]:
-    """The last finite state, found by replaying the stride in which the first bad value appeared.
-
-    Also the steps of the records before and after it.
-    """
+def last_finite(compiled: Compiled, chunk: Chunk, bad: int) -> At:
+    """The last finite state, found by replaying the stride in which the first bad value appeared."""
     good = compiled.advance(chunk.before, bad, chunk.length).after if bad else chunk.before
     low = 0
     high = chunk.length  # after `low` steps all is finite, after `high` it is not
@@ -17,12 +14,15 @@ def last_finite(compiled: Compiled, chunk: Chunk, bad: int) -> tuple[At, int, in
         middle = (low + high) // 2
         finite = bool(compiled.advance(good, 1, middle).records["finite"][0])
         low, high = (middle, high) if finite else (low, middle)
-    state = compiled.advance(good, 1, low).after if low else good
-    return state, good.step, good.step + chunk.length
+    return compiled.advance(good, 1, low).after if low else good
 
 
-def name_failure(compiled: Compiled, at: At, first: int, last: int) -> str:
-    """Which quantity became non-finite in the step after ``at``, or is not finite at the start."""
+def name_failure(compiled: Compiled, at: At, recorded: int | None) -> str:
+    """Which quantity became non-finite in the step after ``at``, or is not finite at the start.
+
+    Args:
+        recorded: the step of the record before that; None at the start.
+    """
     problem, method = compiled.lane.method(())
     at, record = compiled.observe(at)
     carry = at.carry
@@ -40,15 +40,15 @@ def name_failure(compiled: Compiled, at: At, first: int, last: int) -> str:
     bad = (words for words, part in parts.items() if not trees.all_finite(part))
     what = next(bad, "the state of the method")
     what = f"{what[0].upper()}{what[1:]}"
-    if first == last:
+    if recorded is None:
         return (
             f"{what} {'are' if what == 'The weights' else 'is'} infinite or NaN at the start: choose "
             "another w0, or give the level a project= or a smoother function."
         )
     return (
-        f"{what} became infinite or NaN at step {at.step + 1:,} (between the records of steps {first:,} "
-        f"and {last:,}); the result is the last finite state. Lower the learning rate, enlarge the "
-        "batch, give the level a project= or a smoother function."
+        f"{what} became infinite or NaN at step {at.step + 1:,}, after the record of step {recorded:,}; "
+        "the result is the last finite state. Lower the learning rate, enlarge the batch, give the "
+        "level a project= or a smoother function."
     )
 
 

@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import functools
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -24,7 +23,7 @@ from nestax.loop.status import Status
 from nestax.loop.step import as_columns
 from nestax.run.failure import last_finite, name_failure, without_trackers
 from nestax.run.prepare import Run
-from nestax.run.progress import ALOUD, COMPILING, progress_line
+from nestax.run.progress import ALOUD, COMPILING, is_wanted, progress_line
 from nestax.run.record import Record, asks_to_stop
 
 
@@ -203,7 +202,7 @@ def follow(
         until: the step to follow it to; None is its last one.
         rules: when it ends before that.
         keeper: keeps it in a folder; ``facts`` are parts of its fingerprint that only the caller knows.
-        progress: whether to show a progress line; None means on a terminal.
+        progress: whether to show a progress line; None means on a terminal or in a notebook.
     """
     rules = rules or Rules()
     end = run.total if until is None else until
@@ -211,7 +210,7 @@ def follow(
     with contextlib.ExitStack() as stack:
         stack.enter_context(hosts.together(lambda: f": {keeper.where}" if keeper else ""))
         show = None
-        if hosts.first and (sys.stderr.isatty() if progress is None else progress):
+        if hosts.first and is_wanted(progress):
             show = stack.enter_context(progress_line(end))
         else:
             ALOUD.get()(COMPILING)
@@ -254,7 +253,7 @@ def _go_on(
     single = not run.compiled.lanes
     watch = Watch(rules, compiled)
     if single and not book.finite:
-        return Ended(at, book, Status.NONFINITE, name_failure(compiled, at, at.step, at.step))
+        return Ended(at, book, Status.NONFINITE, name_failure(compiled, at, None))
     weights = _weights_of(compiled, at)
     try:
         if resumed:
@@ -284,8 +283,13 @@ def _go_on(
             weights = _weights_of(compiled, at)
             if show:
                 show(at.step, **({rules.monitor: book.rows[-1][rules.monitor]} if rules.monitor else {}))
-            if not why and chunk.strides and rules.seconds is not None:
-                why = hosts.decide(rules.late)
+            late = None if rules.seconds is None else hosts.decide(rules.late)
+            if late and not chunk.strides:  # the last stride is a shorter one
+                chunk = compiled.advance(at, 1, 0)
+                at = chunk.after
+                book.add(chunk, 0)
+                why = watch.ask(book.rows, functools.partial(At, *at)) if rules.look else None
+            why = why or late
             if why:
                 return Ended(at, book, Status.SUCCESS, why)
             if at.step < end:
@@ -328,8 +332,8 @@ def _failed(
         carry = dataclasses.replace(chunk.after.carry, w=w, average=average)
         at = At(carry, chunk.before.step)
         return Ended(at, book, Status.NONFINITE, without_trackers(chunk.before.step))
-    at, first, last = last_finite(compiled, chunk, bad)
-    return Ended(at, book, Status.NONFINITE, name_failure(compiled, at, first, last))
+    at = last_finite(compiled, chunk, bad)
+    return Ended(at, book, Status.NONFINITE, name_failure(compiled, at, book.step))
 
 
 @contextlib.contextmanager

@@ -94,7 +94,7 @@ def minimize(
         callback: called at every record with an ``nx.Record``: a dictionary of its columns, with the
             weights ``record.w`` and all records so far, ``record.records``. Returning True stops the
             run exactly there.
-        progress: show a progress line; by default only on a terminal.
+        progress: show a progress line; by default on a terminal and in a notebook only.
         checkpoint: a folder in which the run is kept, so that it can go on after an interruption.
         checkpoint_every: seconds between checkpoints; one is written at the end in any case.
         resume: go on with the run in that folder, to the same bits as if it had never stopped; begin

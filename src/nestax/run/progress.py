@@ -1,18 +1,42 @@
-"""A progress line between chunks."""
+"""A progress line between chunks: on a terminal, or in a notebook."""
 
+import html
+import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+from nestax.table import number
+
 COMPILING = "compiling …"
 #: What is done with words about a run that has no progress line: nothing, but for the command line.
 ALOUD: ContextVar[Callable[[str], None]] = ContextVar("aloud", default=lambda words: None)
+#: Runs that take no longer have no line in a notebook, where every line leaves something behind.
+QUICK_SECONDS = 1.0
+
+
+def is_wanted(progress: bool | None) -> bool:
+    """Whether there is to be a line; by default where somebody can look at one."""
+    return (sys.stderr.isatty() or in_notebook()) if progress is None else progress
+
+
+def in_notebook() -> bool:
+    """Whether this is the kernel of a notebook; IPython on a terminal is none."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython and ipython.get_ipython()
+    return shell is not None and getattr(shell, "kernel", None) is not None
+
+
+def progress_line(total: int) -> Any:
+    """A context with a function to call with the step reached and what else to show."""
+    return _in_notebook(total) if in_notebook() else _on_terminal(total)
 
 
 @contextmanager
-def progress_line(total: int) -> Iterator[Callable[..., None]]:
-    """A line on standard error, and a function to call with the step reached and what else to show."""
+def _on_terminal(total: int) -> Iterator[Callable[..., None]]:
+    """A line on standard error."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -32,7 +56,40 @@ def progress_line(total: int) -> Iterator[Callable[..., None]]:
         task = bar.add_task(COMPILING, total=total)
 
         def show(step: int, **columns: Any) -> None:
-            words = "  ".join(f"{k} {v:.6g}" for k, v in columns.items())
-            bar.update(task, completed=step, description=words)
+            bar.update(task, completed=step, description=_words(columns))
 
         yield show
+
+
+@contextmanager
+def _in_notebook(total: int) -> Iterator[Callable[..., None]]:
+    """A bar below the cell, which is HTML and needs no widgets; it is gone when the run has ended."""
+    from IPython.display import HTML, display  # pyright: ignore[reportMissingImports]
+
+    began = time.perf_counter()
+    first = 0
+    handle: Any = None
+
+    def show(step: int, **columns: Any) -> None:
+        nonlocal handle, first
+        first = first or step  # of a run that goes on, what was done before took no time
+        took = time.perf_counter() - began
+        if took < QUICK_SECONDS:
+            return
+        left = f"{took * (total - step) / (step - first):,.0f} s left" if step > first else ""
+        words = html.escape("  ".join([f"{step:,} of {total:,} steps", left, _words(columns)]))
+        bar = HTML(f"<progress value={step} max={total}></progress> <code>{words}</code>")
+        if handle is None:
+            handle = display(bar, display_id=True)
+        else:
+            handle.update(bar)
+
+    try:
+        yield show
+    finally:
+        if handle is not None:
+            handle.update(HTML(""))
+
+
+def _words(columns: dict[str, Any]) -> str:
+    return "  ".join(f"{name} {number(float(x))}" for name, x in columns.items())

@@ -13,6 +13,7 @@ from jaxtyping import PyTree
 from nestax.errors import ProblemError
 from nestax.loop.plan import Cost
 from nestax.loop.status import Status
+from nestax.table import Table, as_html, number, pandas
 from nestax.trees import as_host, from_host
 
 
@@ -58,20 +59,26 @@ class Result:
 
     def __repr__(self) -> str:
         last = {k: v[-1] for k, v in self.records.items() if v.ndim == 1}
-        words = ", ".join(f"{k}={v:.6g}" for k, v in last.items())
+        words = ", ".join(f"{k}={number(v.item())}" for k, v in last.items())
         note = "" if self.status is Status.SUCCESS else f"\n{self.message}"
         return f"Result({self.status.name}: {words}){note}"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: how it ended, and every column at the start and at the end."""
+        rows = [
+            [name, *(number(column[k].item()) for k in (0, -1))]
+            for name, column in self.records.items()
+            if column.ndim == 1
+        ]
+        table = Table(["", "at the start", "at the end"], rows)
+        return as_html(f"{self.status.name}: {self.message}", table)
 
     def to_frame(self) -> Any:
         """The records as a pandas frame; columns per level become ``name[0]``, ``name[1]``, …
 
         Its ``attrs`` tell how the run ended.
         """
-        try:
-            import pandas as pd
-        except ImportError:
-            raise ImportError("to_frame needs pandas: pip install pandas.") from None
-        frame = pd.DataFrame(flat_columns(self.records))
+        frame = pandas().DataFrame(flat_columns(self.records))
         frame.attrs |= {"status": self.status.name, "message": self.message}
         return frame
 

@@ -27,9 +27,13 @@ from nestax.run.follow import Rules, follow
 from nestax.run.prepare import as_method, prepare
 from nestax.run.record import Record, check_callback
 from nestax.streams.feed import streams_of
+from nestax.table import Table, as_html, number, pandas
 from nestax.trees import on_device
 
 Settings = dict[str, np.ndarray]
+#: Columns that a sweep is judged by where none is named, and how many settings a notebook shows.
+FALLING = ("gap", "exact_value", "value")
+MOST_SHOWN = 10
 
 
 def grid(**values: Sequence[float]) -> Settings:
@@ -76,6 +80,28 @@ class Sweep:
             f"{self.records['samples'][-1]:,} samples each{note}{end}"
         )
 
+    def _repr_html_(self) -> str:
+        """For notebooks: the best settings by the first column that is to fall."""
+        column = next((name for name in FALLING if name in self.records), None)
+        if column is None:
+            return as_html(repr(self))
+        mean, spread = self._last(column)
+        order = np.argsort(mean, kind="stable")[:MOST_SHOWN]
+        rows = [
+            [*(number(float(column[k])) for column in (*self.settings.values(), mean, spread))]
+            for k in order
+        ]
+        table = Table([*self.settings, f"{column}, mean over seeds", "standard deviation"], rows)
+        more = len(mean) - len(rows)
+        return as_html(repr(self), table, *([f"and {more:,} other settings"] if more else []))
+
+    def _last(self, column: str) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and standard deviation over seeds of the last record; diverged lanes are infinite."""
+        last = np.where(self.finite, self.records[column][:, :, -1], np.inf)
+        mean = last.mean(axis=1)
+        with np.errstate(invalid="ignore"):
+            return mean, np.where(np.isfinite(mean), last.std(axis=1), np.nan)
+
     def best(self, column: str) -> dict[str, float]:
         """The setting with the least mean over seeds of the last record; diverged lanes are infinite.
 
@@ -84,12 +110,10 @@ class Sweep:
         if column not in self.records or self.records[column].ndim != 3:
             lanes = [name for name, c in self.records.items() if c.ndim == 3]
             raise SettingError(f"best: no column is called {column!r}; there are {', '.join(lanes)}.")
-        last = np.where(self.finite, self.records[column][:, :, -1], np.inf)
-        mean = last.mean(axis=1)
+        mean, spread = self._last(column)
         index = int(np.argmin(mean))
         chosen = {name: float(values[index]) for name, values in self.settings.items()}
-        spread = float(last[index].std()) if np.isfinite(mean[index]) else float("nan")
-        return chosen | {"mean": float(mean[index]), "std": spread, "index": index}
+        return chosen | {"mean": float(mean[index]), "std": float(spread[index]), "index": index}
 
     @property
     def finite(self) -> np.ndarray:
@@ -107,10 +131,6 @@ class Sweep:
 
     def to_frame(self) -> Any:
         """One row per setting, seed and record, as a pandas frame, with how the lane ended."""
-        try:
-            import pandas as pd
-        except ImportError:
-            raise ImportError("to_frame needs pandas: pip install pandas.") from None
         shape = (*self.status.shape, len(self.records["step"]))
         wide = lambda x, axis: np.broadcast_to(
             np.asarray(x).reshape([-1 if k == axis else 1 for k in range(3)]), shape
@@ -124,7 +144,7 @@ class Sweep:
                 columns[name] = wide(column, 2)
             elif column.ndim == 3:
                 columns[name] = column.ravel()
-        return pd.DataFrame(columns)
+        return pandas().DataFrame(columns)
 
     def plot(self, path: str | Path | None = None, column: str = "exact_value") -> Any:
         """Mean and band over seeds of one column against samples, a curve per setting."""

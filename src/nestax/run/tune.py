@@ -23,7 +23,7 @@ from nestax.run.follow import follow
 from nestax.run.prepare import prepare
 from nestax.steps import Descent
 from nestax.streams.feed import streams_of
-from nestax.table import Table
+from nestax.table import Table, as_html
 
 #: Learning rates tried, as multiples of (size of the weights)/(size of the first gradient).
 RATES = tuple(10.0 ** np.linspace(-3, 1, 9))
@@ -42,6 +42,10 @@ class Tuned(NamedTuple):
     method: Method
     cost: Cost
     table: Table
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        return as_html(repr(self), self.table)
 
     def __repr__(self) -> str:
         method: Any = self.method

@@ -5,6 +5,7 @@ try:
 except ImportError:
     raise ImportError("nx.sklearn needs scikit-learn: pip install nestax[sklearn].") from None
 
+from nestax.sklearn.cox import CoxRegressor as CoxRegressor
 from nestax.sklearn.portfolio import MeanDeviationPortfolio as MeanDeviationPortfolio
 from nestax.sklearn.tilted import TiltedClassifier as TiltedClassifier
 from nestax.sklearn.tilted import TiltedRegressor as TiltedRegressor

@@ -20,6 +20,7 @@ from nestax.errors import check_count
 from nestax.parts.estimator import Batches, draw_batches
 from nestax.parts.plug_in import linearise, plug_in
 from nestax.streams.feed import with_first_rows
+from nestax.table import Table, as_html
 
 #: Draws that are looked at side by side, over all blocks.
 MOST_ROWS = 2**16
@@ -83,13 +84,24 @@ class Report:
             f"{c.noise:>12.3g}{c.jac_noise:>16.3g}"
             for c in self.levels
         ]
-        lines = [head, *rows, f"suggested batch size: {self.batch_size}"]
+        return "\n".join([head, *rows, *self._sentences()])
+
+    __repr__ = __str__
+
+    def _sentences(self) -> list[str]:
+        lines = [f"suggested batch size: {self.batch_size}"]
         lines += [f"- {sentence}" for sentence in self.memory]
         if self.exact_error is not None:
             lines.append(f"closed form against the population: {self.exact_error:.1e}")
         found = [f"! {sentence}" for sentence in self.problems]
         found += [f"? {sentence}" for sentence in self.advice]
-        return "\n".join([*lines, *(found or ["no problem found"])])
+        return [*lines, *(found or ["no problem found"])]
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        head = ["level", "gradient error", "outside range", "noise", "Jacobian noise"]
+        rows = [[c.name, c.gradient_error, c.range_violation, c.noise, c.jac_noise] for c in self.levels]
+        return as_html(Table(head, rows), *self._sentences())
 
 
 def check(problem: Problem, *, w: PyTree = None, draws: int = 512, seed: int = 0) -> Report:
@@ -162,7 +174,10 @@ def _seen(problem: Problem, draws: int) -> tuple[Problem, list[str]]:
     blocks = problem.blocks
     if blocks is None:
         return problem, []
-    if blocks.counts is None and blocks.blocks * draws <= MOST_ROWS:
+    if blocks.blocks is None:
+        once = "outer draws never come back, so no method can remember them: only one was looked at."
+        return problem.block(jax.random.key(0)), [once]
+    if blocks.even and blocks.blocks * draws <= MOST_ROWS:
         return problem.every_block(), []
     first = f"of {blocks.blocks:,} blocks only the first was looked at, by itself."
     return problem.block(0), [first]

@@ -17,7 +17,7 @@ from nestax.errors import ProblemError, SettingError, check_count
 from nestax.estimators.registry import find
 from nestax.parts.estimator import AbstractEstimator
 from nestax.run.sweep import Settings, Sweep, grid, sweep
-from nestax.table import Table
+from nestax.table import Table, as_html
 
 #: Learning rates that every method is tried at unless told otherwise.
 LEARNING_RATES = (0.01, 0.03, 0.1, 0.3, 1.0)
@@ -47,11 +47,17 @@ class Comparison:
     refused: dict[str, str]
     column: str
 
+    def _notes(self) -> list[str]:
+        return [f"{name} was left out. {why}" for name, why in self.refused.items()]
+
     def __str__(self) -> str:
-        notes = [f"{name} was left out. {why}" for name, why in self.refused.items()]
-        return "\n".join([str(self.table), *notes])
+        return "\n".join([str(self.table), *self._notes()])
 
     __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        return as_html(self.table, *self._notes())
 
     def plot(self, path: str | Path | None = None) -> Any:
         """Loss (or gap) and gradient norm against samples, mean and band over seeds."""

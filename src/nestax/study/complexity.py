@@ -1,14 +1,15 @@
 """How many samples a method needs for an accuracy ε, with the best of its settings for every ε.
 
 N(ε) is the least number of samples after which E‖∇F(w_τ)‖ ≤ ε, τ uniform over the steps so far: what the
-theorems bound. Learning rate and forgetting rate are constant in a run and chosen for each ε, so that no
-schedule takes part. The problem changes with ε too (``nx.problems.sloped_chain``): a bound says what
-happens on the worst problem for each ε, and on a fixed one the way from the start soon costs nothing.
+theorems bound. Of a method that returns an average, w_τ are its averages. Learning rate and forgetting
+rate are constant in a run and chosen for each ε, so that no schedule takes part. The problem changes
+with ε too (``nx.problems.sloped_chain``, ``zero_chain``): a bound says what happens on the worst problem
+for each ε, and on a fixed one the way from the start soon costs nothing.
 """
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -16,23 +17,20 @@ import numpy as np
 
 from nestax.chain.problem import Problem
 from nestax.errors import check_count, choose
-from nestax.estimators import ATSCGD, NLASG, SCSC, SMVR, NestedSPIDER, Plain, SelfTuning
+from nestax.estimators import ATSCGD, NLASG, SCSC, SMVR, SSD, NestedSPIDER, Plain, SelfTuning
 from nestax.estimators.tscgd import published_beta
-from nestax.problems import sloped_chain
 from nestax.run.sweep import Sweep, grid, sweep
 from nestax.steps import Descent
 from nestax.study.compare import tuning_seeds
 
 #: ε falls by √2 from one problem to the next.
 ACCURACIES = tuple(0.2 * 2 ** (-k / 2) for k in range(9))
-#: Learning rates are 2^−i and forgetting rates 4^−j; all of these are tried for the first ε.
-FIRST_LR = range(-1, 11)
-FIRST_KNOB = range(7)
-#: For the others those around the best so far, moved until the best of them is inside.
-AROUND_LR = 2
-AROUND_KNOB = 1
-MOVES = 5
-#: Reported runs are twice as long as those that chose the setting, and have at least so many records.
+#: Every method is tried at all learning rates and all values of its knob, for every ε.
+LEARNING_RATES = tuple(2.0**-i for i in range(-3, 12))
+KNOBS = tuple(4.0**-j for j in range(8))
+#: Records of the first, shortest runs that settings are chosen by.
+FIRST_RECORDS = 64
+#: Reported runs have at least so many records.
 REPORTED = 1024
 RESAMPLES = 200
 #: Points that an exponent is fitted to: those with the smallest ε.
@@ -40,20 +38,28 @@ FITTED = 5
 
 
 class Entry(NamedTuple):
-    """How a method is run: from a setting (lr, knob) and ε. ``knob`` says whether it has one.
+    """How a method is run: from a setting (lr, knob), ε and the number of levels.
 
+    knob: whether it has one besides the learning rate.
     stride: steps between looks at ‖∇F‖.
+    ends: knobs beyond which there is nothing to try.
     batch: from ε to its batch size.
     """
 
     build: Callable[[Any, float, int], Any]
     knob: bool
     stride: int
+    ends: tuple[float, ...] = (1.0,)
     batch: Callable[[float], int] = lambda eps: 1
 
 
 def _atscgd(s: Any, eps: float, levels: int) -> Any:
     return ATSCGD(lambda count: jnp.minimum(1, s.knob * published_beta(count, levels)), lr=s.lr)
+
+
+def _ssd(s: Any, eps: float, levels: int) -> Any:
+    """Steps 1/(2/(lr·t) + 1/knob): they grow, as accelerated ones do, until the noise caps them."""
+    return SSD(lr=lambda count: 1 / (2 / (s.lr * (count + 1)) + 1 / s.knob))
 
 
 def _spider(s: Any, eps: float, levels: int) -> Any:
@@ -70,7 +76,8 @@ CONTENDERS = {
     "SCSC": Entry(lambda s, eps, levels: (SCSC(s.knob), Descent(s.lr)), True, 64),
     "NLASG": Entry(lambda s, eps, levels: NLASG(s.knob, lr=s.lr / s.knob), True, 64),
     "ATSCGD": Entry(_atscgd, True, 64),
-    "NestedSPIDER": Entry(_spider, False, 8, _over),
+    "SSD": Entry(_ssd, True, 64, ends=()),
+    "NestedSPIDER": Entry(_spider, False, 8, batch=_over),
     "SMVR": Entry(lambda s, eps, levels: (SMVR(s.knob), Descent(s.lr)), True, 8),
     "SelfTuning": Entry(lambda s, eps, levels: (SelfTuning(), Descent(s.lr)), False, 8),
 }
@@ -81,9 +88,10 @@ class Point:
     """N(ε) of one method on one problem, on seeds that did not choose its setting.
 
     samples: infinite where ε was not reached within the steps allowed.
-    again: the same from resampled seeds.
+    again: the same from resampled seeds, the same ones for every method.
     least: the least E‖∇F(w_τ)‖ that any setting came to, on the tuning seeds.
-    inside: whether the settings were not at an end of what was tried.
+    inside: whether neither setting is at an end of what was tried.
+    steps: of the runs that chose the setting, when the best of them reached ε.
     """
 
     eps: float
@@ -98,56 +106,39 @@ class Point:
 
 def complexity(
     method: str,
-    levels: int = 3,
-    bowl: str = "symmetric",
+    family: Callable[[float], Problem],
     *,
     accuracies: Sequence[float] = ACCURACIES,
-    seeds: int = 24,
-    tune_seeds: int = 6,
+    seeds: int = 48,
+    tune_seeds: int = 12,
     longest: int = 2**19,
-    noise: float = 0.5,
-) -> list[Point]:
+    found: Sequence[Point] = (),
+) -> Iterator[Point]:
     """N(ε) for falling ε, until a method would need more than ``longest`` steps.
 
-    Settings are chosen by the least number of samples after which the mean plus one standard error over
-    the tuning seeds is at most ε; what is returned is measured on other seeds.
+    For every ε all learning rates from 2⁻¹¹ to 8 and all knobs from 4⁻⁷ to 1 are tried. The setting is
+    chosen by the least number of samples after which the mean plus one standard error over the tuning
+    seeds is at most ε; what is yielded is measured on other seeds.
 
     Args:
-        method: "Plain", "SCSC", "NLASG", "ATSCGD", "NestedSPIDER", "SMVR" or "SelfTuning".
-        levels, bowl, noise: of ``nx.problems.sloped_chain``.
+        method: "Plain", "SCSC", "NLASG", "ATSCGD", "SSD", "NestedSPIDER", "SMVR" or "SelfTuning".
+        family: from ε to the problem, such as ``nx.problems.sloped_chain``.
         accuracies: ε, falling.
         seeds, tune_seeds: how many, at least 2.
         longest: steps of the longest run that settings are chosen by; reported runs may be longer.
+        found: what an earlier call yielded for the first accuracies; it goes on from there.
     """
     choose("method", method, tuple(CONTENDERS))
     check_count("seeds", seeds)
     entry = CONTENDERS[method]
-    lrs: Sequence[int] = FIRST_LR
-    knobs: Sequence[int] = FIRST_KNOB if entry.knob else (0,)
-    steps = entry.stride * 64
-    points: list[Point] = []
-    for eps in accuracies:
-        problem = sloped_chain(eps, levels, bowl=bowl, noise=noise)
-        moves = 0
-        while True:
-            moves += 1
-            i, j, needed, least = _tune(problem, entry, eps, (lrs, knobs), tune_seeds, steps, longest)
-            inside = _within(i, lrs, -1) and (not entry.knob or _within(j, knobs, 0))
-            lrs = range(max(i - AROUND_LR, -1), i + AROUND_LR + 1)
-            knobs = range(max(j - AROUND_KNOB, 0), j + AROUND_KNOB + 1) if entry.knob else (0,)
-            if inside or moves == MOVES or math.isinf(needed):
-                break
-            steps = int(needed)
-        if math.isinf(needed):
-            points.append(Point(eps, math.inf, (), 2.0**-i, 4.0**-j, inside, least, 0))
-            break
-        steps = int(needed)
-        length = max(2 * steps, REPORTED * entry.stride)
-        samples, again = _reported(_run(problem, entry, eps, [i], [j], np.arange(seeds), length), eps)
-        points.append(Point(eps, samples, again, 2.0**-i, 4.0**-j, inside, least, length))
-        if steps > longest / 2:
-            break
-    return points
+    shortest = entry.stride * FIRST_RECORDS
+    last = found[-1] if found else None
+    for eps in accuracies[len(found) :]:
+        if last is not None and (math.isinf(last.samples) or last.steps > longest / 2):
+            return
+        start = shortest if last is None else max(shortest, last.steps)
+        last = _point(family(eps), entry, eps, start, seeds, tune_seeds, longest)
+        yield last
 
 
 def exponent(points: Sequence[Point]) -> tuple[float, float, float]:
@@ -158,14 +149,21 @@ def exponent(points: Sequence[Point]) -> tuple[float, float, float]:
     slope = lambda counts: -float(np.polyfit(np.log([p.eps for p in last]), np.log(counts), 1)[0])
     again = np.asarray([p.again for p in last]).T
     finite = np.isfinite(again).all(axis=1)
-    ends = [slope(row) for row in again[finite]] or [math.nan]
-    low, high = np.quantile(ends, [0.025, 0.975])
+    return slope([p.samples for p in last]), *_interval([slope(row) for row in again[finite]], finite)
+
+
+def ratio(one: Point, other: Point) -> tuple[float, float, float]:
+    """N of one method over that of another on the same problem and seeds; a 95 % interval, paired."""
+    with np.errstate(invalid="ignore"):  # where neither arrives
+        again = np.asarray(one.again) / np.asarray(other.again)
+    finite = np.isfinite(again) & (again > 0)
+    return one.samples / other.samples, *_interval(again[finite], finite)
+
+
+def _interval(resampled: Any, finite: Any) -> tuple[float, float]:
+    low, high = np.quantile(resampled if len(resampled) else [math.nan], [0.025, 0.975])
     # Where more than a few resampled runs do not arrive, there is no upper end.
-    return (
-        slope([p.samples for p in last]),
-        float(low),
-        float(high) if finite.mean() > 0.975 else math.inf,
-    )
+    return float(low), float(high) if finite.mean() > 0.975 else math.inf
 
 
 def running_mean(run: Sweep) -> np.ndarray:
@@ -181,13 +179,29 @@ def first_at_most(curve: np.ndarray, eps: float) -> float:
     return float(found[0]) if len(found) else math.inf
 
 
-def _run(
-    problem: Problem, entry: Entry, eps: float, lrs: Any, knobs: Any, seeds: Any, steps: int
-) -> Sweep:
+def _point(
+    problem: Problem, entry: Entry, eps: float, start: int, seeds: int, tune_seeds: int, longest: int
+) -> Point:
+    setting, steps, least = _tune(problem, entry, eps, start, tune_seeds, longest)
+    lr = setting["lr"][0]
+    knob = setting["knob"][0]
+    ends = (KNOBS[0], KNOBS[-1]) if entry.knob else ()
+    edge = lr in (LEARNING_RATES[0], LEARNING_RATES[-1]) or (knob in ends and knob not in entry.ends)
+    if steps is None:
+        return Point(eps, math.inf, (), lr, knob, not edge, least, 0)
+    length = max(2 * steps, REPORTED * entry.stride)
+    samples, again = _reported(_run(problem, entry, eps, setting, np.arange(seeds), length), eps)
+    if not np.isfinite(again).all():
+        longer = _run(problem, entry, eps, setting, np.arange(seeds), 2 * length)
+        samples, again = _reported(longer, eps)
+    return Point(eps, samples, again, lr, knob, not edge, least, steps)
+
+
+def _run(problem: Problem, entry: Entry, eps: float, settings: Any, seeds: Any, steps: int) -> Sweep:
     return sweep(
         problem,
         lambda s: entry.build(s, eps, len(problem.levels)),
-        settings=grid(lr=[2.0**-i for i in lrs], knob=[4.0**-j for j in knobs]),
+        settings=settings,
         seeds=seeds,
         steps=steps,
         batch_size=entry.batch(eps),
@@ -198,17 +212,16 @@ def _run(
 
 
 def _tune(
-    problem: Problem, entry: Entry, eps: float, lattice: Any, tune_seeds: int, steps: int, longest: int
-) -> tuple[int, int, float, float]:
-    """The best i and j, how many steps they take, and the least mean norm of all settings.
+    problem: Problem, entry: Entry, eps: float, steps: int, tune_seeds: int, longest: int
+) -> tuple[dict[str, list[float]], int | None, float]:
+    """The best setting, how many steps it takes, and the least mean norm of all settings.
 
     Lengths double until a setting reaches ε: then no other does with fewer.
     """
-    lrs, knobs = lattice
-    places = [(i, j) for i in lrs for j in knobs]
+    lattice = grid(lr=LEARNING_RATES, knob=KNOBS if entry.knob else KNOBS[:1])
+    one = lambda k: {name: [float(column[k])] for name, column in lattice.items()}
     while True:
-        run = _run(problem, entry, eps, lrs, knobs, tuning_seeds(tune_seeds), steps)
-        curves = running_mean(run)
+        curves = running_mean(_run(problem, entry, eps, lattice, tuning_seeds(tune_seeds), steps))
         with np.errstate(invalid="ignore"):
             spread = curves.std(axis=1, ddof=1) / tune_seeds**0.5
         bound = curves.mean(axis=1) + np.where(np.isfinite(spread), spread, np.inf)
@@ -216,15 +229,10 @@ def _tune(
         best = int(np.argmin(first))
         least = float(curves.mean(axis=1).min())
         if math.isfinite(first[best]):
-            return *places[best], int(first[best] + 1) * entry.stride, least
+            return one(best), int(first[best] + 1) * entry.stride, least
         if steps >= longest:
-            return *places[int(np.argmin(bound[:, -1]))], math.inf, least
+            return one(int(np.argmin(bound[:, -1]))), None, least
         steps = 2 * steps
-
-
-def _within(place: int, tried: Sequence[int], end: int) -> bool:
-    """Not at an end of what was tried, unless nothing lies beyond it."""
-    return place < max(tried) and (place > min(tried) or place == end)
 
 
 def _reported(run: Sweep, eps: float) -> tuple[float, tuple[float, ...]]:

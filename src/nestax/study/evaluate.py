@@ -74,7 +74,7 @@ def evaluate(
         mesh, shard: as in ``minimize``.
     """
     check_setting("confidence", confidence, "in (0, 1)", lambda c: (c > 0) & (c < 1))
-    if problem.blocks is not None and problem.blocks.counts is not None:
+    if problem.blocks is not None and problem.blocks.weighted:
         raise ProblemError(
             "nx.evaluate needs blocks of one length: evaluate problem.block(m) one by one, or use "
             "problem.value(w), which has no interval."

@@ -35,18 +35,37 @@ class KLRobust(torch.nn.Module):
 
 
 class CVaRRobust(torch.nn.Module):
-    """t + E (ℓ − t)₊ / share of one loss per row, with the quantile t tracked."""
+    """t + E (ℓ − t)₊ / share of one loss per row, with the quantile t remembered.
 
-    def __init__(self, *, share: float, beta: float, **options: Any):
+    With ``n`` t is the quantile of the losses of all rows as last seen, and there is no ``beta``.
+    Without, it is the tracked quantile of batches.
+    """
+
+    def __init__(self, n: int | None = None, *, share: float, beta: float | None = None, **options: Any):
         super().__init__()
         if not 0 < share <= 1:
             raise ValueError(f"share must be in (0, 1]; got {share}.")
+        if n is not None and (beta is not None or options.get("lagged")):
+            raise ValueError(
+                "CVaRRobust with n= remembers losses as they were: leave beta and lagged out."
+            )
         self.share = share
-        self.tracked = Tracked(beta=beta, **options)
+        self.tracked = Tracked(n, beta=beta if n is None else 1.0, **options)
 
-    def forward(self, losses: torch.Tensor) -> torch.Tensor:
-        t = self.tracked(losses.detach().quantile(1 - self.share))
-        return t + (losses - t).clamp(min=0).mean() / self.share
+    def forward(self, losses: torch.Tensor, index: Any = None) -> torch.Tensor:
+        t = self._quantile(losses.detach(), index)
+        above = losses - t
+        # A row at the quantile itself counts half, as in JAX; with ``clamp`` it would count in full.
+        return t + torch.maximum(above, torch.zeros_like(above)).mean() / self.share
+
+    def _quantile(self, losses: torch.Tensor, index: Any) -> torch.Tensor:
+        """In ``eval`` mode that of the batch."""
+        if self.tracked.n is None:
+            return self.tracked(losses.quantile(1 - self.share), index)
+        seen = self.tracked(losses, index)
+        if self.training:
+            seen = self.tracked.value
+        return seen.masked_fill(~seen.isfinite(), math.nan).nanquantile(1 - self.share)
 
 
 class DonskerVaradhan(torch.nn.Module):

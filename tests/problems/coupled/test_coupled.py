@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import scipy.optimize
 from tests.support.compare import assert_same
 
 import nestax as nx
@@ -43,6 +44,20 @@ def contrast_by_loops(X, Z, W, temperature):
     return total / len(X)
 
 
+def partial_by_loops(X, y, w, scale, surrogate, other=None, threshold=None):
+    h, risks = X @ w, []
+    for i in np.flatnonzero(y):
+        losses = [surrogate(h[j] - h[i]) for j in np.flatnonzero(1 - y)]
+        risks.append(scale * np.log(np.mean([np.exp(loss / scale) for loss in losses])))
+    if other is None:
+        return np.mean(risks)
+    return threshold + other * (np.mean([np.exp((r - threshold) / other) for r in risks]) - 1)
+
+
+def logistic(s):
+    return np.log(1 + np.exp(s))
+
+
 def cases():
     X, y = ranking()
     x, z = views()
@@ -59,19 +74,114 @@ def cases():
             W,
             contrast_by_loops(x, z, W, 0.3),
         ),
+        "partial AUC, one-way": (
+            nx.problems.partial_auc(X, y, temperature=0.6, visit=4),
+            w,
+            partial_by_loops(X, y, w, 0.6, logistic),
+        ),
+        "partial AUC, squared hinge": (
+            nx.problems.partial_auc(X, y, temperature=5.0, surrogate="squared hinge", visit=4),
+            w,
+            partial_by_loops(X, y, w, 5.0, lambda s: max(0.0, 1 + s) ** 2),
+        ),
+        "partial AUC, two-way": (
+            nx.problems.partial_auc(X, y, temperature=0.6, positive_temperature=0.9, visit=4),
+            {"model": jnp.asarray(w), "threshold": jnp.asarray(0.4)},
+            partial_by_loops(X, y, w, 0.6, logistic, 0.9, 0.4),
+        ),
     }
 
 
-@pytest.mark.parametrize("name", ["average precision", "contrastive"])
+CASES = (
+    "average precision",
+    "contrastive",
+    "partial AUC, one-way",
+    "partial AUC, squared hinge",
+    "partial AUC, two-way",
+)
+
+
+@pytest.mark.parametrize("name", CASES)
 def test_value_is_the_definition(name):
     """The closed form, the passes over the pairs, and loops; derivatives and ranges are right."""
     problem, w, value = cases()[name]
-    w = jnp.asarray(w)
+    w = jax.tree.map(jnp.asarray, w)
     assert_same(problem.value(w), value)
     assert_same(eqx.filter_jit(problem.chain_value)(w), value)
     report = nx.check(problem, w=w)
     assert report.ok, str(report)
     assert report.exact_error < 1e-12
+
+
+def test_pairs_in_parts_are_all_pairs(monkeypatch):
+    """The closed forms and their gradients, cut up."""
+    for name in CASES:
+        problem, w, _ = cases()[name]
+        w = jax.tree.map(jnp.asarray, w)
+        both = lambda w, problem=problem: problem.value_and_grad(w)
+        monkeypatch.setattr("nestax.problems.coupled.pairs.PAIRS_AT_ONCE", 2**22)
+        whole = jax.jit(both)(w)
+        monkeypatch.setattr("nestax.problems.coupled.pairs.PAIRS_AT_ONCE", 100)
+        jax.tree.map(assert_same, jax.jit(lambda w, both=both: both(w))(w), whole)
+
+
+def test_temperatures_choose_the_rows_that_count():
+    """λ → ∞ is the whole area, λ → 0 the worst pair of each; the best threshold is a soft maximum."""
+    X, y = ranking()
+    w = np.asarray([0.5, -1.0, 0.3, 0.7])
+    h = X @ w
+    losses = logistic(h[y == 0][None, :] - h[y == 1][:, None])
+    of = lambda **options: nx.problems.partial_auc(X, y, **options)
+    assert_same(of(temperature=1e7).value(jnp.asarray(w)), losses.mean(), 1e-6)
+    assert_same(of(temperature=1e-2).value(jnp.asarray(w)), losses.max(1).mean(), 0.05)
+    problem = of(temperature=0.6, positive_temperature=0.9)
+    risks = 0.6 * np.log(np.exp(losses / 0.6).mean(1))
+    best = 0.9 * np.log(np.exp(risks / 0.9).mean())
+    value = jax.jit(
+        jax.value_and_grad(lambda a: problem.value({"model": jnp.asarray(w), "threshold": a}))
+    )
+    assert_same(value(jnp.asarray(best))[0], best)
+    assert abs(float(value(jnp.asarray(best))[1])) < 1e-12
+    assert_same(problem.w0["threshold"], np.log(2))  # all scores are equal at the start
+
+
+def test_partial_auc_comes_to_its_optimum():
+    """A convex problem, by full gradients of SciPy and by four draws in four blocks a step."""
+    X, y = ranking()
+    problem = nx.problems.partial_auc(X, y, temperature=0.5, visit=4, l2=0.1)
+    both = jax.jit(lambda w: problem.value_and_grad(w))
+    found = scipy.optimize.minimize(lambda w: both(jnp.asarray(w)), np.zeros(4), jac=True, tol=1e-10)
+    run = nx.minimize(
+        problem,
+        nx.SOX(0.2, 0.1),
+        optax.sgd(optax.cosine_decay_schedule(0.05, 4_000)),
+        steps=4_000,
+        batch_size=4,
+        record=["exact_value"],
+        progress=False,
+    )
+    start = run.records["exact_value"][0]
+    assert run.records["exact_value"][-1] - found.fun < 0.02 * (start - found.fun)
+
+
+def network(w, x):
+    return jnp.tanh(x @ w["inner"]) @ w["outer"]
+
+
+def test_a_model_of_ones_own_is_evaluated_once_for_every_row():
+    """That is, its draws are shared; it learns."""
+    X, y = ranking()
+    w0 = {"inner": jnp.asarray(np.random.default_rng(2).normal(size=(4, 3))), "outer": jnp.ones(3)}
+    for build in (nx.problems.average_precision, nx.problems.partial_auc):
+        assert not build(X, y).blocks.shared
+        assert build(X, y, shared=True).blocks.shared
+        problem = build(X, y, model=network, w0=w0, visit=4)
+        assert problem.blocks.shared
+        run = nx.minimize(
+            problem, nx.SOX(0.3, 0.3), optax.adam(0.03), steps=300, batch_size=8, progress=False
+        )
+        values = run.records["exact_value"]
+        assert values[-1] < values[0] - 0.05
 
 
 def best(problem, method, optimiser, rates, steps, batch_size):
@@ -137,6 +247,29 @@ def test_ranges_hold_what_trackers_become():
     ("build", "sentence"),
     [
         (lambda: nx.problems.average_precision(np.ones((4, 2)), np.ones(4)), "every label is 1"),
+        (lambda: nx.problems.partial_auc(np.ones((4, 2)), np.zeros(4)), "every label is 0"),
+        (lambda: nx.problems.partial_auc(np.ones((4, 2)), [0, 1, 2, 0]), "1 for rows .* others; got 2"),
+        (lambda: nx.problems.partial_auc(*ranking(), temperature=0), "temperature must be positive"),
+        (
+            lambda: nx.problems.partial_auc(*ranking(), positive_temperature=-1),
+            "must be positive; got -1",
+        ),
+        (
+            lambda: nx.problems.partial_auc(*ranking(), surrogate="hinge"),
+            "one of logistic, squared hinge",
+        ),
+        (
+            lambda: nx.problems.partial_auc(*ranking(), w0=np.full(4, 1e4)),
+            "the loss of the worst pair is .* raise the temperature",
+        ),
+        (
+            lambda: nx.problems.partial_auc(*ranking(), model=lambda w, x: x[:2] * w, w0=np.ones(())),
+            "do not fit together",
+        ),
+        (
+            lambda: nx.problems.average_precision(*ranking(), model=lambda w, x: w / 0, w0=np.ones(())),
+            "the loss of row 0 of the data is",
+        ),
         (lambda: nx.problems.average_precision(*ranking(), margin=0), "margin must be positive"),
         (lambda: nx.problems.average_precision(*ranking(), visit=99), "visit must be at most"),
         (lambda: nx.problems.global_contrastive(np.ones((4, 2)), np.ones((5, 2))), "of one shape"),

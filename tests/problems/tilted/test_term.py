@@ -68,6 +68,8 @@ def weights(loss="logistic"):
         ("logistic", -2, 10, {}),
         ("multinomial", 3, -4, {"sample_groups": True}),
         ("squared", 0, 0, {"l2": 0.5}),
+        ("logistic", -2, 10, {"pooled": True, "sample_groups": True}),
+        ("squared", 0, 0, {"pooled": True}),
     ],
 )
 def test_levels_and_closed_form_are_those_of_numpy(loss, inner, outer, more):
@@ -80,6 +82,25 @@ def test_levels_and_closed_form_are_those_of_numpy(loss, inner, outer, more):
         report = nx.check(problem, w=w, draws=64)
         assert report.ok, report
         assert not report.advice  # noise does not carry a value out of the domain of a logarithm
+
+
+def test_a_pooled_draw_counts_for_its_own_group_alone():
+    """[z in g]·e^{τ(ℓ(w; z) − c_g)}/p_g, from rows of all groups one after the other."""
+    groups, w = groups_for(), weights()
+    level = nx.problems.hierarchical_term(groups, pooled=True).levels[0]
+    _, c = level.args
+    (X, y), group = level.source.data
+    np.testing.assert_array_equal(group, np.repeat([0, 1, 2], SIZES))
+    for row in (0, 11, 12, 16, 17, 23):
+        g = int(group[row])
+        loss = np.log1p(np.exp(X[row] @ w)) - y[row] * (X[row] @ w)
+        expected = np.zeros(3)
+        expected[g] = np.exp(-2 * (loss - c[g])) * sum(SIZES) / SIZES[g]
+        draw = jax.tree.map(lambda x, row=row: x[row], level.source.data)
+        assert_same(level.fn(jnp.asarray(w), draw, *level.args), expected)
+    # A batch without rows of a group: its mean is 0, and kept above a thousandth of the start.
+    few = nx.draws.source.Batch(jax.tree.map(lambda x: x[:4], level.source.data))
+    assert_same(level.project(level.value(jnp.asarray(w), few))[1:], [1e-3, 1e-3])
 
 
 def test_the_flat_risk_is_that_of_one_group():

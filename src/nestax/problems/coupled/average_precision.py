@@ -18,16 +18,15 @@ from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
 from nestax.chain.level import Level
 from nestax.chain.problem import Problem
-from nestax.draws.blocks import Blocks
+from nestax.draws.conditional import Conditional
 from nestax.errors import check_setting
-from nestax.problems.losses import fit_together
+from nestax.problems.coupled.pairs import Score, but_own, default_visit, over_anchors, two_classes
 
 
 def hinge(s: Array, margin: Array) -> Array:
@@ -35,14 +34,15 @@ def hinge(s: Array, margin: Array) -> Array:
 
 
 class Ranks(eqx.Module):
-    """Level 1; a draw is a pair of row numbers, and the rows themselves are arguments."""
+    """Level 1; a draw is a positive row and any row, each with its number."""
 
-    model: Callable[[PyTree, Any], Array]
+    score: Score
+    rows: int = eqx.field(static=True)
 
-    def __call__(self, w: PyTree, pair: Any, X: Array, y: Array, margin: Array) -> Any:
-        i, j = pair
-        loss = hinge(self.model(w, X[j]) - self.model(w, X[i]), margin)
-        return y[j] * loss, loss
+    def __call__(self, w: PyTree, pair: Any, margin: Array) -> tuple[Array, Array]:
+        (x_i, i), (x_j, y_j, j) = pair
+        loss = but_own(i, j, hinge(self.score(w, x_j) - self.score(w, x_i), margin), self.rows)
+        return y_j * loss, loss
 
 
 def precision(ranks: tuple[Array, Array], own: Array) -> Array:
@@ -60,16 +60,20 @@ def wedge(ranks: tuple[Array, Array]) -> tuple[Array, Array]:
 class MeanPrecision(eqx.Module):
     """F in closed form, from all pairs."""
 
-    model: Callable[[PyTree, Any], Array]
+    score: Score
     X: Array
     y: Array
     margin: Array
     positives: Array
 
     def __call__(self, w: PyTree) -> Array:
-        h = jax.vmap(lambda x: self.model(w, x))(self.X)
-        loss = hinge(h[None, :] - h[self.positives][:, None], self.margin)
-        return -jnp.mean((loss @ self.y) / jnp.sum(loss, axis=1))
+        h = self.score.each(w, self.X)
+
+        def of(own: Array) -> Array:
+            loss = hinge(h - own, self.margin)
+            return (loss @ self.y) / jnp.sum(loss)
+
+        return -jnp.mean(over_anchors(of, h[self.positives], len(h)))
 
 
 def average_precision(
@@ -81,11 +85,13 @@ def average_precision(
     model: Callable[[PyTree, Any], Any] | None = None,
     w0: PyTree = None,
     l2: float = 0.0,
+    shared: bool | None = None,
     **problem: Any,
 ) -> Problem:
     """Ranks positive rows before the others; F lies between −1, for a margin between all, and 0.
 
-    The pairs are held as numbers of rows, n − 1 for each positive row; records look at all pairs.
+    No pair is held: memory grows with the rows, and so does that of a method which remembers every
+    positive row. The closed form looks at all pairs, in parts.
 
     Args:
         X: one row an example.
@@ -93,20 +99,27 @@ def average_precision(
         visit: how many positive rows a step visits; all, but at most 16, by default.
         margin: of the squared hinge, positive, in units of the scores.
         model, w0, l2, problem: as in ``nx.problems.term``; a linear score by default.
+        shared: whether the positive rows of a step are held against the same ``batch_size`` rows, so
+            that the model is evaluated for visit + batch_size rows and not for visit·batch_size. By
+            default for a model of your own.
     """
     check_setting("margin", margin, "positive", lambda m: m > 0)
-    fit = fit_together([("the data", X, y)], "logistic", model, w0, False, l2)
+    fit = two_classes(X, y, model, w0, l2)
     rows, labels = fit.parts[0]
+    count = len(labels)
     positives = np.flatnonzero(np.asarray(labels))
-    others = (positives[:, None] + np.arange(1, len(labels))) % len(labels)
-    pairs = (np.broadcast_to(positives[:, None], others.shape), others)
-    blocks = Blocks(pairs, visit=min(16, len(positives)) if visit is None else visit)
-    score = lambda w, x: jnp.reshape(fit.row_loss.model(w, x), ())
+    pairs = Conditional(
+        (rows[positives], positives),
+        (rows, labels, np.arange(count)),
+        visit=default_visit(visit, len(positives)),
+        shared=model is not None if shared is None else shared,
+    )
+    score = Score(fit.row_loss.model)
     by = jnp.asarray(margin, labels.dtype)
     return Problem(
         [
-            Level(Ranks(score), blocks, args=(rows, labels, by), project=wedge, name="ranks"),
-            Level(precision, args=(by**2 / (len(labels) - 1),), name="precision"),
+            Level(Ranks(score, count), pairs, args=(by,), project=wedge, name="ranks"),
+            Level(precision, args=(by**2 / (count - 1),), name="precision"),
         ],
         w0=fit.w0,
         penalty=fit.penalty,

@@ -192,7 +192,7 @@ def dro(
     ridge = fit.penalty
     return Problem(
         levels,
-        w0=_with_dual(fit.w0, dual),
+        w0=with_dual(fit.w0, dual),
         project=Feasible(project, divergence) if project is not None or "scale" in dual else None,
         penalty=None if ridge is None else Ridge(ridge.strength, OfModel(ridge.part)),
         exact=RobustRisk(fit.row_loss, divergence, fit.parts, share),
@@ -200,7 +200,8 @@ def dro(
     )
 
 
-def _with_dual(w0: PyTree, dual: Dual) -> Any:
+def with_dual(w0: PyTree, dual: Dual) -> Any:
+    """Starting weights of model and dual variables together."""
     if is_drawn(w0):
         return lambda key: {"model": w0(key), **dual}
     return {"model": w0, **dual}

@@ -2,7 +2,8 @@
 
     F(w) = (1/t)·log Σ_g p_g e^{t R_g(w)},     R_g(w) = (1/τ)·log E_{z in g} e^{τℓ(w; z)}
 
-level 1   f_1(w; z_1, …, z_G) = (e^{τ(ℓ(w; z_g) − c_g)})_g      losses, one member of every group a draw
+level 1   f_1(w; z_1, …, z_G) = (e^{τ(ℓ(w; z_g) − c_g)})_g      losses, one member of every group a draw;
+          f_1(w; z) = ([z in g]·e^{τ(ℓ(w; z) − c_g)}/p_g)_g     or one row of them all, pooled
 level 2   f_2(u) = (log(u_g)/τ + c_g)_g                          risks of the groups, deterministic
 level 3   f_3(y) = Σ_g p_g e^{t(y_g − c)}                        groups, exact or sampled
 level 4   f_4(z) = log(z)/t + c                                  risk, deterministic
@@ -45,6 +46,19 @@ class GroupLosses(eqx.Module):
         return tilted(self.row_loss.each(w, rows), *tilt)
 
 
+class PooledLosses(eqx.Module):
+    """Level 1 for a row of any group: zero but for its own, which counts 1/p_g times."""
+
+    row_loss: RowLoss
+    share: Array
+
+    def __call__(self, w: PyTree, member: tuple[Any, Array], *tilt: Array) -> Array:
+        row, group = member
+        own = jnp.arange(self.share.size) == group
+        losses = jnp.full(self.share.shape, self.row_loss(w, row))
+        return jnp.where(own, tilted(losses, *tilt) / self.share, 0)
+
+
 class AllGroups(eqx.Module):
     """Level 3, exact."""
 
@@ -83,6 +97,7 @@ def hierarchical_term(
     w0: PyTree = None,
     intercept: bool = False,
     sample_groups: bool = False,
+    pooled: bool = False,
     l2: float = 0.0,
     floor: float = 1e-3,
     **problem: Any,
@@ -109,6 +124,9 @@ def hierarchical_term(
             problem has none. Set it unless the features hold a constant, as one-hot features do.
         sample_groups: draw groups at level 3, each with probability p_g, its share of the rows, instead
             of adding up all of them.
+        pooled: draw rows of all groups together, as a plain batch does, and count those of a group 1/p_g
+            times, instead of drawing one member of every group. Means are the same, with far more noise
+            in those of rare groups: a batch without any of their rows says that their mean is 0.
         l2: strength of a penalty l2/2·‖w‖², without the intercept. The published problem has none; but
             classes that can be separated have no finite optimum without.
         floor: in (0, 1). For a negative tilt, tracked means of exponentials are kept above this part of
@@ -130,6 +148,12 @@ def hierarchical_term(
     risks = jnp.stack([tilted_mean(losses, tau) for losses in fit.at_start])
     inner = make_tilt(tau, risks, floor)
     outer = make_tilt(t, tilted_mean(risks, t, share), floor)
+    losses: Any = GroupLosses(fit.row_loss)
+    members: Any = Groups(fit.parts)
+    if pooled:
+        losses = PooledLosses(fit.row_loss, share)
+        together = jax.tree.map(lambda *parts: jnp.concatenate(parts), *fit.parts)
+        members = (together, jnp.repeat(jnp.arange(len(sizes)), sizes))
     across = AllGroups(share)
     data = None
     if sample_groups:
@@ -138,8 +162,8 @@ def hierarchical_term(
     return Problem(
         [
             Level(
-                GroupLosses(fit.row_loss),
-                Groups(fit.parts),
+                losses,
+                members,
                 args=inner.args,
                 project=inner.range,
                 name="losses",

@@ -1,0 +1,93 @@
+"""Every table of results in the docs stands where a program writes it, and says what that wrote."""
+
+import importlib
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+BENCHMARKS = ROOT / "benchmarks"
+RESULTS = (
+    "rates",
+    "comparison",
+    "portfolios",
+    "tilted-results",
+    "meta-learning",
+    "memory",
+    "tracked-results",
+    "speed",
+)
+MARKER = re.compile(r"<!-- (.+): (begin|end) -->")
+
+
+def tables_outside(text: str) -> list[str]:
+    """First lines of tables that no program writes. One with an empty head states what was chosen."""
+    found = []
+    inside = None
+    before = ""
+    for line in text.splitlines():
+        marker = MARKER.fullmatch(line)
+        if marker:
+            name, end = marker.groups()
+            assert (inside is None) == (end == "begin"), line
+            assert end == "begin" or name == inside, line
+            inside = name if end == "begin" else None
+        first = line.startswith("|") and not before.startswith("|")
+        if first and inside is None and line.strip("| "):
+            found.append(line)
+        before = line
+    assert inside is None
+    return found
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_programs_write_the_tables_of_results(name):
+    text = (ROOT / "docs" / f"{name}.md").read_text()
+    assert tables_outside(text) == []
+    programs = [path.read_text() for path in BENCHMARKS.glob("*.py")]
+    assert any(f'"{name}.md"' in program for program in programs)
+
+
+def test_a_table_without_markers_is_found():
+    text = "| | |\n|---|---|\n| rows | all |\n\n<!-- a: begin -->\n| x |\n<!-- a: end -->\n"
+    assert tables_outside(text) == []
+    assert tables_outside(f"{text}\n| method | gap |\n|---|---|\n") == ["| method | gap |"]
+    with pytest.raises(AssertionError):
+        tables_outside(text.replace("a: end", "b: end"))
+
+
+@pytest.fixture
+def program(monkeypatch):
+    """Imports a program of the folder, as Python does that is given its file."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    monkeypatch.setattr(sys, "argv", ["program"])
+    return importlib.import_module
+
+
+def on_page(page: str, part: str) -> str:
+    text = (ROOT / "docs" / page).read_text()
+    return text.split(f"<!-- {part}: begin -->\n")[1].split(f"\n<!-- {part}: end -->")[0]
+
+
+def kept(name: str) -> dict:
+    return json.loads((BENCHMARKS / "results" / name).read_text())
+
+
+def test_the_page_of_rates_shows_what_is_kept(program):
+    complexity = program("complexity")
+    cells = complexity.read(BENCHMARKS / "results" / "complexity.json")
+    for family in ("symmetric", "asymmetric", complexity.ZERO):
+        assert on_page("rates.md", family) == complexity.table(cells, family)
+
+
+def test_the_page_of_speed_shows_what_is_kept(program):
+    tables = program("speed_tables").tables(kept("cpu.json"), kept("gpu.json"))
+    for name, table in tables.items():
+        assert on_page("speed.md", name) == table.to_markdown()
+
+
+def test_the_noise_of_tilted_classifiers_is_what_is_kept(program):
+    assert on_page("tilted-results.md", "noise") == program("tilted_noise").page().to_markdown()
