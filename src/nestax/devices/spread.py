@@ -174,7 +174,7 @@ def spread_over(mesh: Any, shard: str, known: tuple[str, ...]) -> Spread | None:
             "mesh must have axes of the type Auto, which jax.make_mesh(shape, names, "
             "axis_types=(jax.sharding.AxisType.Auto,) * len(names)) makes."
         )
-    names = mesh.axis_names
+    names: list[str] = list(mesh.axis_names)
     if shard not in names and len(names) > 1:
         raise SettingError(f"mesh has the axes {', '.join(names)}: call one of them {shard!r}.")
     missing = jax.process_count() - len({device.process_index for device in mesh.devices.flat})
@@ -267,6 +267,6 @@ def found_on(x: Any) -> Spread | None:
         return None
     axes: list[Any] = list(sharding.spec)
     axis = axes[0] if axes else None
-    axis = axis[0] if isinstance(axis, tuple) and len(axis) == 1 else axis  # pyright: ignore[reportGeneralTypeIssues]
+    axis = axis[0] if isinstance(axis, tuple) and len(axis) == 1 else axis
     mesh: Any = sharding.mesh
     return Spread(mesh, axis) if isinstance(axis, str) else None
