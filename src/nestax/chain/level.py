@@ -202,7 +202,8 @@ class Level(eqx.Module):
             level, x, p = on
             return jax.vjp(lambda x: level._mean(x, part), x)[1](p)[0]
 
-        return self.value(x, batch), lambda p: self._sum(of_part, batch, (self.bare, x, p))
+        level = self if getattr(batch, "spread", None) is None else self.bare
+        return self.value(x, batch), lambda p: self._sum(of_part, batch, (level, x, p))
 
     def value_and_maps(self, x: PyTree, batch: AnyBatch) -> tuple[PyTree, Map, Map]:
         """Mean of f(x; ξ), and t ↦ Jt and p ↦ Jᵀp for the mean Jacobian J, without forming J."""
@@ -330,13 +331,16 @@ class Level(eqx.Module):
     @property
     def bare(self) -> "Level":
         """This level without its rows: what devices need beside those that they hold."""
-        return eqx.tree_at(lambda level: level.source, self, None, is_leaf=lambda x: x is None)
+        rows = lambda level: level.data
+        return eqx.tree_at(
+            rows, self, eqx.filter(self.data, lambda _: False), is_leaf=lambda x: x is None
+        )
 
     def _fold(self, fn: Callable[[Any, Any], Any], batch: AnyBatch, x: PyTree) -> Any:
         """Mean over the batch of ``fn(part, (level, x)) = (value, Jacobian or None)``."""
         if batch is None or self._fits(batch):
             return fn(batch, (self, x))
-        on = (self.bare, x)
+        on = (self if getattr(batch, "spread", None) is None else self.bare, x)
         value, jac = self._sum(fn, batch, on)
         if all(self.shape.noisy):
             return value, jac
