@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 CONSTRAINTS ?= constraints.txt
 
 .PHONY: help demo test test-slow test-kills test-users test-typed test-torch test-benchmarks test-browser test-matrix release-check docs gallery fuzz \
-	fuzz-short lint types constraints upgrade bench bench-torch portfolio-table memory-table tracked-cox tracked-robust \
+	fuzz-short lint types constraints upgrade bench bench-torch portfolio-table portfolio-figures memory-table tracked-cox tracked-robust \
 	tracked-ranking tracked-cost rates autotune-table clean
 help:
 	@echo "make demo        solve a portfolio on made-up returns; leaves demo/report.html"
@@ -28,6 +28,7 @@ help:
 	@echo "make lint types  style, format and types"
 	@echo "make constraints writes the versions in $(VENV) into constraints.txt"
 	@echo "make upgrade     gets the newest version of everything, and does that"
+	@echo "make portfolio-figures Figures 1 and 2 of the paper (NESTAX_DATA), into docs/portfolios.md"
 	@echo "make portfolio-table   every method on real portfolios (NESTAX_DATA), into docs/comparison.md"
 	@echo "make memory-table      what memory is worth on 21 problems (NESTAX_DATA), into docs/memory.md"
 	@echo "make tracked-cox       what a tracker is worth in Cox's loss, into docs/tracked-results.md"
@@ -100,10 +101,10 @@ $(DOCS_READY): pyproject.toml $(CONSTRAINTS) docs/constraints.txt
 		--editable ".[plot,sklearn]" --group docs
 	touch $(DOCS_READY)
 
-# A warning is an error, and a link that leads nowhere is a warning.
+# A warning is an error, and a link that leads nowhere is a warning. One process: JAX does not fork.
 docs: $(DOCS_READY)
 	rm -rf docs/_build/html
-	$(DOCS)/bin/python -m sphinx --fail-on-warning --keep-going --jobs auto --quiet docs docs/_build/html
+	$(DOCS)/bin/python -m sphinx --fail-on-warning --keep-going --quiet docs docs/_build/html
 
 gallery: $(DOCS_READY)
 	$(DOCS)/bin/python -m pip install --quiet $(addprefix --constraint=,$(CONSTRAINTS)) --constraint=docs/constraints.txt \
@@ -143,6 +144,9 @@ rates: $(READY)
 
 autotune-table: $(READY)
 	$(BIN)/python benchmarks/autotune.py
+
+portfolio-figures: $(READY)
+	$(BIN)/python benchmarks/portfolio_figures.py
 
 portfolio-table: $(READY)
 	$(BIN)/python benchmarks/portfolio_methods.py

@@ -45,6 +45,7 @@ def longer(cells: list[Cell]) -> Table:
 def write_page(result: FewShot) -> None:
     parts = {
         "accuracies": result.accuracies().to_markdown(),
+        "apart": result.apart().to_markdown(),
         "details": result.details().to_markdown(),
         "longer": longer(kept(LONGER)).to_markdown(),
     }

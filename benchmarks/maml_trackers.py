@@ -328,19 +328,40 @@ def table_of(title: str) -> Table:
         for key, word in words.items():
             runs = np.asarray(found["runs"][key])
             unit = 100.0 if word.endswith("%") else 1.0
-            numbers.append(with_error(runs, unit=unit))
+            lost = np.sum(~np.isfinite(runs))
+            numbers.append(f"{lost} of {runs.size} diverged" if lost else with_error(runs, unit=unit))
         for key in ("F", list(words)[-1]):
-            if own is None or own not in kept:
+            both = [np.asarray(kept[one]["runs"][key]) for one in (own, name) if one in kept]
+            if len(both) < 2 or not np.isfinite(both).all():
                 numbers.append("–")
                 continue
             unit = 100.0 if words[key].endswith("%") else 1.0
-            apart = np.asarray(kept[own]["runs"][key]) - np.asarray(found["runs"][key])
-            numbers.append(with_error(apart, signed="+", unit=unit))
+            numbers.append(with_error(both[0] - both[1], signed="+", unit=unit))
         knob = "–" if RIVALS[name].values == NO_KNOB else f"{found['knob']:g}"
         rows.append([name, f"{found['lr']:g}", knob, *numbers])
     last = list(words.values())[-1]
     columns = ["method", "lr", "knob", *words.values(), "SMVR less it: F", f"the same, {last}"]
     return Table(columns, rows)
+
+
+def by_rate(title: str) -> Table:
+    """F on the seeds that tune, at the best value of the knob for every learning rate."""
+    case = CASES[title]()
+    names = [n for n in METHODS[title] if RIVALS[n].rates == "adaptive" and file_of(title, n).is_file()]
+    rows = []
+    for name in names:
+        tuning = np.asarray(json.loads(file_of(title, name).read_text())["tuning"])
+        best = tuning.argmin(axis=1)
+        knobs = RIVALS[name].values
+        tried = knobs != NO_KNOB
+        cells = [
+            (f"{row[k]:.2f}" + (f" (β {knobs[k]:g})" if tried else ""))
+            if np.isfinite(row[k])
+            else "diverged"
+            for row, k in zip(tuning, best, strict=True)
+        ]
+        rows.append([name, *cells])
+    return Table(["method", *(f"lr {rate:g}" for rate in case.adaptive)], rows)
 
 
 def rival_of(name: str) -> str | None:
@@ -371,4 +392,6 @@ if __name__ == "__main__":
                 flush=True,
             )
     if given.case is None:
-        fill("meta-learning.md", {title: table_of(title).to_markdown() for title in METHODS})
+        tables = {title: table_of(title) for title in METHODS}
+        tables |= {f"{title}, by rate": by_rate(title) for title in METHODS}
+        fill("meta-learning.md", {name: table.to_markdown() for name, table in tables.items()})

@@ -17,7 +17,7 @@ import numpy as np
 
 import maml_trackers
 from nestax.paper import tilted
-from nestax.paper.portfolio import OF_THE_PAPER, ROWS, reproduce_portfolio
+from nestax.paper.portfolio import CONTENDERS, OF_THE_PAPER, ROWS, reproduce_portfolio
 from nestax.table import Table
 from pages import fill
 from real_data import industry
@@ -37,9 +37,14 @@ def market_file(count: int) -> Any:
 
 def run_market(count: int) -> dict[str, Any]:
     """Gap and gradient mapping of every seed, at the end of the budget and at half of it."""
-    more = {"passes": 1, "rates": (0.1,), "tune_seeds": 1} if SMALL else {}
+    more: dict[str, Any] = {}
+    if SMALL:
+        more = {"passes": 2, "batch_size": 8, "rates": (0.1,), "tune_seeds": 1}
     name = f"Industry-{count}"
-    found = reproduce_portfolio({name: industry(count)[-ROWS:]}, seeds=SEEDS, tell=print, **more)
+    contenders = {method: CONTENDERS[method] for method in (*OF_THE_PAPER, PAPER_BETAS)}
+    found = reproduce_portfolio(
+        {name: industry(count)[-ROWS:]}, contenders=contenders, seeds=SEEDS, tell=print, **more
+    )
     ends = {}
     for method, trial in found.trials[name].items():
         middle = int(np.searchsorted(trial.samples, trial.samples[trial.end] / 2))
@@ -68,11 +73,10 @@ def paired(x: np.ndarray, unit: float, digits: int) -> str:
 
 def judge(differences: list[np.ndarray]) -> str:
     """Of SMVR less each rival, where less is better."""
-    whole = [x for x in differences if np.isfinite(x).all()]
-    errors = [2 * x.std(ddof=1) / len(x) ** 0.5 for x in whole]
-    if any(x.mean() > error for x, error in zip(whole, errors, strict=True)):
+    errors = [2 * x.std(ddof=1) / len(x) ** 0.5 for x in differences]
+    if any(x.mean() > error for x, error in zip(differences, errors, strict=True)):
         return "fails"
-    if all(x.mean() < -error for x, error in zip(whole, errors, strict=True)):
+    if all(x.mean() < -error for x, error in zip(differences, errors, strict=True)):
         return "holds"
     return "open"
 
@@ -80,10 +84,19 @@ def judge(differences: list[np.ndarray]) -> str:
 def row_of(
     own: np.ndarray, rivals: dict[str, np.ndarray], sign: int, unit: float, digits: int
 ) -> list[str]:
-    """The best rival, SMVR less it, and the verdict over all; sign −1 where more is better."""
-    best = min(rivals, key=lambda name: sign * rivals[name].mean())
-    verdict = judge([sign * (own - other) for other in rivals.values()])
-    return [best, paired(own - rivals[best], unit, digits), verdict]
+    """The best rival, SMVR less it, and the verdict over all; sign −1 where more is better.
+
+    A rival that diverged in a run does not count.
+    """
+    whole = {name: other for name, other in rivals.items() if np.isfinite(other).all()}
+    if not np.isfinite(own).all():
+        lost = f"{np.sum(~np.isfinite(own))} of {own.size} runs diverged"
+        return ["–", lost, "fails" if whole else "open"]
+    if not whole:
+        return ["–", "all rivals diverged in some run", "holds"]
+    best = min(whole, key=lambda name: sign * whole[name].mean())
+    verdict = judge([sign * (own - other) for other in whole.values()])
+    return [best, paired(own - whole[best], unit, digits), verdict]
 
 
 # The tables
@@ -176,10 +189,16 @@ def maml_table() -> Table:
     return Table(columns, rows)
 
 
-def counted(table: Table) -> str:
-    """How often a claim holds, fails and is open."""
-    verdicts = table.column("ahead of all")
-    return ", ".join(f"{word} {verdicts.count(word)}" for word in ("holds", "fails", "open"))
+def tables() -> dict[str, Table]:
+    """From what is kept, by the part of the page."""
+    markets = {n: json.loads(market_file(n).read_text()) for n in MARKETS if market_file(n).is_file()}
+    cells = {b: tilted.kept_runs(KEPT / "tilted", b, list(tilted.PAPER)) for b in tilted.SETUPS}
+    return {
+        "portfolio": portfolio_table(markets),
+        "balls": ball_table(markets),
+        "term": term_table(cells),
+        "maml": maml_table(),
+    }
 
 
 if __name__ == "__main__":
@@ -190,12 +209,4 @@ if __name__ == "__main__":
         if not market_file(count).is_file():
             market_file(count).write_text(json.dumps(run_market(count)))
     if not given:
-        kept = {n: json.loads(market_file(n).read_text()) for n in MARKETS if market_file(n).is_file()}
-        cells = {b: tilted.kept_runs(KEPT / "tilted", b, list(tilted.PAPER)) for b in tilted.SETUPS}
-        tables = {
-            "portfolio": portfolio_table(kept),
-            "balls": ball_table(kept),
-            "term": term_table(cells),
-            "maml": maml_table(),
-        }
-        fill("paper-claims.md", {name: table.to_markdown() for name, table in tables.items()})
+        fill("paper-claims.md", {name: table.to_markdown() for name, table in tables().items()})

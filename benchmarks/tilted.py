@@ -1,23 +1,22 @@
-"""Figure 3 and Table 2 of the SMVR paper, from the folder of a run into docs/tilted-results.md.
+"""Figure 3 and Table 2 of the SMVR paper in three set-ups, from kept runs into docs/tilted-results.md.
 
-    nestax reproduce term --full --out FOLDER
-    python benchmarks/tilted.py FOLDER
+    nestax reproduce term --full --batches pooled --cells benchmarks/results/tilted
+    nestax reproduce term --full --batches both-levels --cells benchmarks/results/tilted
+    nestax reproduce term --full --batches stratified --cells benchmarks/results/tilted
+    python benchmarks/tilted.py
 
-The first needs NESTAX_DATA, or a network; the second only copies what the first has found. With --small
-it makes a folder for itself, of a short run.
+The first three compute the sets that are not there and need NESTAX_DATA, or a network; the last only
+shows them. With --small it makes runs for itself, short ones on one set.
 """
 
-import csv
-import functools
-import shutil
-from pathlib import Path
-from unittest import mock
+import numpy as np
 
+from nestax.paper import tilted
 from nestax.table import Table
 from pages import fill, page
-from script import SMALL, parser, results
+from script import KEPT, SMALL, parser, results
 
-#: The columns of methods.csv that the page has room for.
+#: The columns of the settings that the page has room for.
 SHORT = [
     "set",
     "method",
@@ -25,61 +24,97 @@ SHORT = [
     "knob",
     "its value",
     "steps",
+    "median F",
     "gradient norm",
     "length of w",
     "error / gradient",
 ]
+#: The paper's own grid of β.
+PUBLISHED_BETAS = (0.1, 0.5, 0.9)
 
 
-def write_page(folder: Path) -> None:
-    settings = pick(read(folder / "methods.csv"), SHORT)
-    table = lambda name: read(folder / f"{name}.csv").to_markdown()
-    parts = {
-        "accuracies": table("accuracies"),
-        "losses": table("losses"),
-        "settings": Table(SHORT, settings).to_markdown(),
-        "rows": table("rows"),
-        "findings": "\n".join(f"* {row[0]}" for row in read(folder / "findings.csv").rows),
+def parts_of(batches: str, result: tilted.TiltedRuns) -> dict[str, str]:
+    tables = {
+        "accuracies": result.accuracies(),
+        "losses": result.losses(),
+        "apart": result.apart(),
+        "settings": pick(result.details(), SHORT),
     }
-    fill("tilted-results.md", parts)
-    shutil.copyfile(folder / "figure-3.png", page("images/tilted.png"))
-    shutil.copyfile(folder / "methods.csv", results("tilted.csv"))
+    words = {f"{batches} {name}": table.to_markdown() for name, table in tables.items()}
+    return words | {f"{batches} findings": "\n".join(f"* {line}" for line in result.findings())}
 
 
-def read(path: Path) -> Table:
-    with path.open(newline="") as file:
-        columns, *rows = csv.reader(file)
+def pick(table: Table, columns: list[str]) -> Table:
+    places = [table.columns.index(column) for column in columns]
+    return Table(columns, [[row[k] for k in places] for row in table.rows])
+
+
+def rankings(found: dict[str, tilted.TiltedRuns]) -> Table:
+    """Whether SMVR is first, set by set: in F, on the rare class, and overall."""
+    columns = [
+        "batches",
+        "set",
+        "β of SMVR",
+        "best other F",
+        "SMVR less it",
+        "lowest on",
+        "best other, rare",
+        "SMVR less it, points",
+        "best other, overall",
+        "the same, points",
+    ]
+    rows = []
+    for batches, result in found.items():
+        for name, trials in result.trials.items():
+            own = trials["SMVR"]
+            others = {method: trial.fits for method, trial in trials.items() if method != "SMVR"}
+            beta = own.setting["beta"]
+            note = "" if beta in PUBLISHED_BETAS else ", not in the paper's grid"
+            lowest = np.sum(own.fits.loss < np.min([fits.loss for fits in others.values()], axis=0))
+            row = [batches, name, f"{beta:g}{note}"]
+            row += [
+                *against_best(own.fits, others, "loss", 4, sign=-1),
+                f"{lowest} of {len(own.fits.loss)}",
+            ]
+            row += against_best(own.fits, others, "rare", 1)
+            row += against_best(own.fits, others, "overall", 1)
+            rows.append(row)
     return Table(columns, rows)
 
 
-def number(cell: str) -> float | str:
-    try:
-        return int(cell) if cell.isdigit() else float(cell)
-    except ValueError:
-        return cell
+def against_best(
+    own: tilted.Fits, others: dict[str, tilted.Fits], what: str, digits: int, sign: int = 1
+) -> list[str]:
+    """The best of the others, by the largest mean (with -1 the least), and how far SMVR is from it."""
+    best = max(others, key=lambda method: sign * getattr(others[method], what).mean())
+    return [best, tilted.paired(getattr(own, what) - getattr(others[best], what), digits)]
 
 
-def pick(table: Table, columns: list[str]) -> list[list]:
-    places = [table.columns.index(column) for column in columns]
-    return [[number(row[k]) for k in places] for row in table.rows]
+def short_runs() -> None:
+    from sklearn.datasets import load_breast_cancer
 
-
-def short_run(folder: Path) -> None:
-    """What the first command writes, after 60 steps on two splits."""
-    from nestax.cli import app, reproduce
-
-    short = functools.partial(reproduce.reproduce_term, steps=60)
-    options = ["--seeds", "2", "--tune-seeds", "1", "--out", str(folder)]
-    with mock.patch.object(reproduce, "reproduce_term", short):
-        if app(["reproduce", "term", *options], standalone_mode=False):
-            raise SystemExit("nestax reproduce term has failed.")
+    X, benign = load_breast_cancer(return_X_y=True)
+    tilted.reproduce_term(
+        {"Breast-cancer": (X, 1 - benign)},
+        seeds=2,
+        tune_seeds=1,
+        steps=60,
+        batches="pooled",
+        cells=results("tilted"),
+    )
 
 
 if __name__ == "__main__":
-    arguments = parser(__doc__)
-    arguments.add_argument("folder", type=Path, nargs="?" if SMALL else None)
-    folder = arguments.parse_args().folder
+    parser(__doc__).parse_args()
+    cells = KEPT / "tilted"
     if SMALL:
-        folder = results("run")
-        short_run(folder)
-    write_page(folder)
+        cells = results("tilted")
+        short_runs()
+    found = {batches: tilted.kept_runs(cells, batches, list(tilted.PAPER)) for batches in tilted.SETUPS}
+    found = {batches: result for batches, result in found.items() if result.trials}
+    parts = {"rankings": rankings(found).to_markdown()}
+    for batches, result in found.items():
+        parts |= parts_of(batches, result)
+        parts["rows"] = result.rows().to_markdown()
+        result.plot().savefig(page(f"images/tilted-{batches}.png"), dpi=150)
+    fill("tilted-results.md", parts)

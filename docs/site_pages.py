@@ -80,6 +80,7 @@ def read_index(folder: Path) -> list[Section]:
 
 def write(folder: Path) -> None:
     """Everything that Sphinx is to find."""
+    shutil.rmtree(folder / "gallery", ignore_errors=True)  # may hold examples that are gone
     for name in WRITTEN:
         shutil.rmtree(folder / name, ignore_errors=True)
         (folder / name).mkdir()
@@ -145,7 +146,7 @@ def names_of(module: types.ModuleType) -> list[str]:
 
 def write_names(folder: Path) -> str:
     """Tables of all public names; a page for each is made by autosummary."""
-    return write_names_of_top(folder) + write_names_of_modules(folder)
+    return write_names_of_top(folder) + "\n\n" + write_names_of_modules(folder)
 
 
 def write_names_of_top(folder: Path) -> str:
@@ -405,7 +406,7 @@ def connect(app) -> None:
 
 def read_source(app, name: str, source: list[str]) -> None:
     """Links that leave this folder, and the figure and words that an example has left."""
-    source[0] = with_links(source[0], "../")
+    source[0] = with_links(source[0], "../" * (name.count("/") + 1))
     if name.startswith("gallery/"):
         source[0] = with_output(Path(app.srcdir), name, source[0])
 

@@ -61,8 +61,8 @@ left.axhline(np.log(pain.mean()), color="#111827", ls=":", lw=1.2)
 left.axhline(np.log(fours).mean(), color="#ea7a2f", ls=":", lw=1.6)
 left.text(2.65, np.log(pain.mean()) + 0.02, "log of the mean of all days", ha="right", fontsize=9)
 left.text(
-    5.2,
-    np.log(fours).mean() - 0.13,
+    2.65,
+    np.log(fours).mean() - 0.1,
     "mean of the logs of fours",
     ha="right",
     fontsize=9,
@@ -71,7 +71,7 @@ left.text(
 left.set(
     xlabel="mean of the draws", ylabel="its logarithm", xlim=(0.4, 2.7), title="The logarithm bends"
 )
-left.legend(frameon=False, loc="lower right", fontsize=9)
+left.legend(frameon=False, loc="upper left", fontsize=9)
 right.loglog(sizes, short, "o-", color="#ea7a2f", label="too small by, on average")
 right.loglog(
     sizes,

@@ -2,11 +2,13 @@
 
 import csv
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import nestax as nx
+from nestax.datasets import Returns
 from nestax.table import Table, as_html, number
 
 
@@ -66,7 +68,7 @@ def test_cells_of_files_are_no_formulas(tmp_path):
     assert read == [["'=name", "a", "b"], ["'=1+1", "-0.5", "-0.5"], ["'@A1", "'+x", "plain"]]
 
 
-@pytest.mark.parametrize("made", ["table", "result", "sweep"])
+@pytest.mark.parametrize("made", ["table", "result", "sweep", "returns"])
 def test_without_pandas_the_extra_is_named(monkeypatch, made):
     problem = nx.problems.mean_deviation(nx.datasets.synthetic_returns(20, 2))
     things = {
@@ -81,6 +83,7 @@ def test_without_pandas_the_extra_is_named(monkeypatch, made):
             batch_size=2,
         ),
     }
+    things["returns"] = lambda: SimpleNamespace(to_frame=Returns(np.ones((2, 1)), ("A",)).frame)
     thing = things[made]()
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ImportError, match=r"needs pandas: pip install 'nestax\[data\]'"):

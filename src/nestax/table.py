@@ -56,12 +56,12 @@ class Table:
         return as_html(self)
 
 
-def pandas() -> Any:
-    """The package, or a sentence on how to get it."""
+def pandas(asked: str = "to_frame") -> Any:
+    """The package, or a sentence on how to get it for what was asked."""
     try:
         import pandas as pd
     except ImportError:
-        raise ImportError("to_frame needs pandas: pip install 'nestax[data]'.") from None
+        raise ImportError(f"{asked} needs pandas: pip install 'nestax[data]'.") from None
     return pd
 
 

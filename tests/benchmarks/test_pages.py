@@ -16,6 +16,7 @@ RESULTS = (
     "portfolios",
     "tilted-results",
     "meta-learning",
+    "paper-claims",
     "memory",
     "tracked-results",
     "speed",
@@ -81,6 +82,12 @@ def test_the_page_of_rates_shows_what_is_kept(program):
     cells = complexity.read(BENCHMARKS / "results" / "complexity.json")
     for family in ("symmetric", "asymmetric", complexity.ZERO):
         assert on_page("rates.md", family) == complexity.table(cells, family)
+
+
+def test_the_page_of_portfolios_shows_what_is_kept(program):
+    figures = program("portfolio_figures")
+    for name, table in figures.tables(kept("portfolio_figures.json")).items():
+        assert on_page("portfolios.md", name) == table.to_markdown()
 
 
 def test_the_page_of_speed_shows_what_is_kept(program):

@@ -1,5 +1,6 @@
 """Chains that fit and chains that do not; what is exact about them."""
 
+import traceback
 from collections.abc import Callable
 
 import equinox as eqx
@@ -21,6 +22,22 @@ def level(fn=lambda x, r: jnp.tanh(x * r), data=ROWS, **rest):
 
 def outer(fn=lambda u: jnp.sum(u**2)):
     return nx.Level(fn, name="outer")
+
+
+def test_an_error_in_a_level_keeps_the_line_that_raised_it():
+    def helper(table):
+        return table["misspelt"]
+
+    def level(w, row):
+        return helper({"spelt": w}) @ row
+
+    with pytest.raises(nx.ProblemError, match=r"cannot take the value before it.*'misspelt'") as told:
+        nx.Problem([nx.Level(level, data=jnp.ones((3, 2)))], jnp.zeros(2))
+    lines = traceback.extract_tb(told.value.__cause__.__traceback__)
+    assert [line.name for line in lines] == ["level", "helper"]
+    with pytest.raises(nx.ProblemError, match="cannot take") as told:  # nothing of it is the user's
+        nx.Problem([nx.Level(jnp.dot, data=jnp.ones((3, 2)))], jnp.zeros(4))
+    assert told.value.__cause__ is None
 
 
 def test_the_weights_of_a_network_are_described_in_a_line():
@@ -103,7 +120,6 @@ def test_bad_problems_get_one_sentence(make, sentence):
     with pytest.raises((nx.ProblemError, nx.SettingError), match=sentence) as caught:
         make()
     assert "Traceback" not in str(caught.value)
-    assert caught.value.__cause__ is None
 
 
 def test_a_chain_that_does_not_fit_is_printed():

@@ -23,6 +23,7 @@ from nestax.checkpoints import keeper as keeping
 from nestax.checkpoints.files import Files, Folder
 from nestax.checkpoints.fingerprint import Fingerprint
 from nestax.loop import compiled as drive
+from nestax.run import minimize
 from nestax.run.follow import Book
 from nestax.trees import as_host
 
@@ -177,6 +178,20 @@ def test_a_sweep_goes_on_with_every_lane(problem, tmp_path, monkeypatch):
             checkpoint=tmp_path,
             resume=True,
         )
+
+
+def test_a_search_for_settings_is_not_repeated(problem, tmp_path, monkeypatch):
+    solve = lambda **rest: nx.minimize(
+        problem, samples=9_000, batch_size=2, record_every=10, seed=3, **rest
+    )
+    whole = solve()
+    solve(checkpoint=tmp_path, callback=stop_at(20))
+    note = (tmp_path / "search.json").read_text()
+    monkeypatch.setattr(minimize, "autotune", lambda *a, **k: pytest.fail("searched again"))
+    assert_equal_runs(solve(checkpoint=tmp_path, resume=True), whole)
+    monkeypatch.undo()
+    (tmp_path / "search.json").write_text(note.replace('"lr": ', '"lr": 1'))  # damaged: it searches
+    assert_equal_runs(solve(checkpoint=tmp_path, resume=True), whole)
 
 
 def test_stages_go_on(problem, tmp_path):

@@ -100,6 +100,13 @@ def test_cvar_of_any_batch_is_right_in_the_mean_once_all_rows_were_seen():
     assert_same(state.value, data.h.at[0].add(1))
 
 
+def test_an_index_out_of_range_gives_nan_in_compiled_code():
+    for name in ("cvar_robust of a table", "info_nce", "average_precision"):
+        kind = LOSSES[name]
+        loss = lambda h, rows, kind=kind: kind.call(h, rows, kind.state(), beta=BETA)[0]
+        assert np.isnan(jax.jit(loss)(data.h[:3], jnp.array([0, 1, N]))), name
+
+
 def test_a_batch_without_a_positive_row_is_worth_nothing():
     zero = jnp.zeros(3)
     rows = jnp.arange(3)
@@ -143,6 +150,18 @@ def test_the_same_steps_as_by_hand():
                 data.h[:1], data.labels[:1], LOSSES["average_precision"].state(), [0], beta=BETA
             ),
             "average_precision compares .* at least two",
+        ),
+        (
+            lambda: nx.losses.info_nce(
+                data.h, LOSSES["info_nce"].state(), ALL, temperature=1.0, beta=BETA
+            ),
+            r"similarity has the anchors of a batch as rows .* got \(12,\)",
+        ),
+        (
+            lambda: nx.losses.average_precision(
+                data.h, data.labels[1:], LOSSES["average_precision"].state(), ALL, beta=BETA
+            ),
+            r"scores and labels are vectors .* got \(12,\) and \(11,\)",
         ),
         (lambda: nx.losses.log_mean_exp(data.h, None), "either beta=, a number"),
         (

@@ -1,6 +1,7 @@
 """Figure 4 of the paper in small, on made-up images: cells, and what is read off them."""
 
 import dataclasses
+import importlib
 import json
 
 import jax
@@ -206,6 +207,35 @@ def test_accuracies_are_at_equal_images(known):
     # Before its first record the start is all there is; the last step is further than the budget.
     assert [rows["SMVR"][k] for k in ("1/3", "2/3", "3/3", "last step")] == [20, 20, 20, 90]
     assert set(table.rows[2][3:]) == {"diverged"}
+
+
+def test_differences_are_those_of_the_same_run(known):
+    assert known.apart().rows == []  # of one run there is no error
+    twice = lambda name, test: dataclasses.replace(
+        known.cells["SMVR", 1], method=name, test=test, images=[0, 300, 600, 900]
+    )
+    own = twice("SMVR-ADAM", [[0.2, 0.5, 0.6, 0.9], [0.2, 0.5, 0.6, 0.7], [0.2, 0.5, 0.6, 0.7]])
+    plain = twice("Plain-ADAM", [[0.2, 0.4, 0.5, 0.7], [0.2, 0.4, 0.5, 0.6]])
+    both = FewShot({("SMVR-ADAM", 1): own, ("Plain-ADAM", 1): plain}, SMALL)
+    (row,) = both.apart().rows
+    assert row == [1, "SMVR-ADAM", "Plain-ADAM", 2, "+10.0 ± 0.0", "+10.0 ± 0.0", "+15.0 ± 5.0"]
+
+
+def test_the_command_shows_differences_where_there_are_several_runs(known, monkeypatch):
+    command = importlib.import_module("nestax.cli.reproduce")
+    monkeypatch.setattr(command.datasets, "omniglot", lambda side: None)
+    titles = {}
+    twice = [[0.2, 0.4, 0.5, 0.7], [0.2, 0.4, 0.5, 0.6]]
+    own = dataclasses.replace(known.cells["SMVR", 1], train=twice, test=twice)
+    pair = ("SMVR-ADAM", "Plain-ADAM")
+    several = FewShot({(name, 1): dataclasses.replace(own, method=name) for name in pair}, SMALL)
+    for found in (known, several):
+        monkeypatch.setattr(command, "reproduce_maml", lambda *_, found=found, **__: found)
+        outcome = command.few_shot_figure(False, None, None, None, None, None)
+        titles[len(found.cells)] = [title for title, _ in outcome.tables]
+        assert outcome.records["apart"].rows == found.apart().rows
+    assert titles[2][1].startswith("The same, one method less another in the same run")
+    assert titles[3] == [titles[2][0], titles[2][2]]
 
 
 def test_findings_name_all_methods_as_they_fall(known):

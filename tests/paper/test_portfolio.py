@@ -14,6 +14,7 @@ from tests.problems.portfolio.cone import cone_optimum
 from typer.testing import CliRunner
 
 import nestax as nx
+from nestax.loop import compiled
 from nestax.paper import portfolio, reproduce_portfolio
 from nestax.run.prepare import as_method
 from nestax.run.sweep import Point
@@ -40,6 +41,19 @@ def result():
     )
     assert [line.split()[:2] for line in lines] == [["small", name] for name in few]
     return out
+
+
+@pytest.mark.slow
+def test_sweeps_that_are_kept_are_found_again(tmp_path, monkeypatch):
+    smvr = portfolio.CONTENDERS["SMVR"]._replace(values=(0.1,))
+    settings = {"seeds": 2, "tune_seeds": 2, "batch_size": 16, "rates": RATES[:2], "passes": 2}
+    markets = {"small": nx.datasets.synthetic_returns(320, 5)}
+    again = lambda **more: reproduce_portfolio(markets, contenders={"SMVR": smvr}, **settings, **more)
+    first = again(cells=tmp_path)
+    monkeypatch.setattr(compiled.Compiled, "advance", lambda *a: pytest.fail("computed again"))
+    second = again(cells=tmp_path)
+    assert str(second.details()) == str(first.details())  # seconds included
+    assert str(second.radii()) == str(first.radii())
 
 
 @pytest.mark.parametrize("name", portfolio.CONTENDERS)
@@ -186,7 +200,7 @@ def test_the_command_writes_a_report(result, tmp_path, monkeypatch):
 
     asked = []
 
-    def found(markets, *, seeds, tune_seeds, tell):
+    def found(markets, *, seeds, tune_seeds, cells, tell):
         asked.append((list(markets), seeds, tune_seeds))
         return result
 

@@ -282,6 +282,16 @@ def test_another_stream_is_refused_and_so_is_a_place_of_anybodys_making(place, t
         run(nx.Stream(loader, batches=True), resume=True, **kept)
 
 
+def test_rows_that_differ_in_the_middle_are_told_apart():
+    rows = np.random.default_rng(0).normal(size=(10_000, 2))
+    other = rows.copy()
+    other[5_000] += 1.0
+    one, two, three = (nx.Stream(x).reader.about for x in (rows, other, rows.copy()))
+    assert one == three != two
+    assert "10,000 rows" in one
+    assert one.endswith("at 5 places")
+
+
 def test_a_shorter_iterator_cannot_go_on(tmp_path):
     kept = {"checkpoint": tmp_path, "checkpoint_every": 0}
     run(nx.Stream(iter(cycled())), callback=stop_at(30), **kept)

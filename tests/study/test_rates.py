@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import nestax as nx
+from nestax.loop import compiled
 from nestax.study.rates import Halving, fit
 
 
@@ -55,10 +56,19 @@ def test_stages_of_the_rate_double():
 
 
 @pytest.mark.slow
-def test_a_small_measurement(tmp_path):
-    result = nx.study.rates(
-        "strongly convex", ["SMVR", "SMVR in stages"], [2], longest=2**14, seeds=4, tune_seeds=2
+def test_a_small_measurement(tmp_path, monkeypatch):
+    measure = lambda: nx.study.rates(
+        "strongly convex",
+        ["SMVR", "SMVR in stages"],
+        [2],
+        longest=2**14,
+        seeds=4,
+        tune_seeds=2,
+        cells=tmp_path / "cells",
     )
+    result = measure()
+    monkeypatch.setattr(compiled.Compiled, "advance", lambda *a: pytest.fail("computed again"))
+    assert measure().points == result.points  # all sweeps are found again
     exponents = dict(zip(result.table.column("method"), result.table.column("exponent"), strict=True))
     assert 0.4 < exponents["SMVR in stages"] < 3
     assert 0.4 < exponents["SMVR"] < 3

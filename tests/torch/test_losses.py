@@ -104,6 +104,42 @@ def test_in_eval_mode_it_is_the_loss_of_the_batch(name):
     assert_same(value, expected)
 
 
+@pytest.mark.parametrize("half", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", LOSSES)
+def test_scores_in_half_precision(name, half):
+    make, options, call = MODULES[name]
+    scores, rows = steps_of()[0]
+    for training in (True, False):
+        module = make(beta=BETA, **options).train(training)
+        h = torch.tensor(scores, dtype=half, requires_grad=True)
+        value = call(module.to(half), h, torch.tensor(rows))
+        value.backward()
+        assert h.grad.dtype == half
+        single = make(beta=BETA, **options).train(training)
+        exact = call(single, torch.tensor(scores, dtype=torch.float32), torch.tensor(rows))
+        assert_same(value.detach().float(), exact, 0.02)
+
+
+@pytest.mark.parametrize("name", [*LOSSES, "cox"])
+def test_compiled_whole(name):
+    if name == "cox":
+        make, options = lambda **_: cox_pair("efron")[0], {}
+        call = lambda module, h, rows: module(h, rows)
+    else:
+        make, options, call = MODULES[name]
+    module, same = (make(beta=BETA, dtype=torch.float64, **options) for _ in range(2))
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda h, rows: call(same, h, rows), fullgraph=True, backend="aot_eager")
+    for scores, rows in steps_of()[:3]:
+        h, h_too = (torch.tensor(scores, requires_grad=True) for _ in range(2))
+        rows = torch.tensor(rows)
+        value, value_too = call(module, h, rows), compiled(h_too, rows)
+        assert_same(value_too.detach(), value.detach())
+        value.backward()
+        value_too.backward()
+        assert_same(h_too.grad, h.grad)
+
+
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
@@ -119,6 +155,14 @@ def test_in_eval_mode_it_is_the_loss_of_the_batch(name):
         (
             lambda: nt.InfoNCE(N, temperature=1.0, beta=BETA)(torch.ones(1, 1), [0]),
             "InfoNCE compares .* at least two",
+        ),
+        (
+            lambda: nt.InfoNCE(N, temperature=1.0, beta=BETA)(torch.ones(2), [0, 1]),
+            r"similarity has the anchors of a batch as rows .* got \(2,\)",
+        ),
+        (
+            lambda: nt.AveragePrecision(N, beta=BETA)(torch.ones(2), torch.ones(1), [0, 1]),
+            r"scores and labels are vectors .* got \(2,\) and \(1,\)",
         ),
         (
             lambda: nt.AveragePrecision(N, beta=BETA)(torch.ones(1), torch.ones(1), [0]),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from nestax.torch import Tracked
+from nestax.torch import Cox, CVaRRobust, Tracked
 
 STEPS = 10
 BATCH = 4
@@ -25,12 +25,15 @@ class Model(torch.nn.Module):
         self.gains = Tracked(gain="auto", **options)
         self.logarithm = Tracked(beta=0.2, log=True, **options)
         self.table = Tracked(n=ROWS, beta=0.2, **options)
+        self.cox = Cox(range(ROWS), ROWS * [True], **options)
+        self.worst = CVaRRobust(ROWS, share=0.5, **options)
 
     def forward(self, x, index, w_old):
         new = (x @ self.w).exp()
         old = (x @ w_old).exp()
         one = self.single(new.mean()).log() + self.storm(new.mean(), previous=old.mean()).log()
         one = one + self.logarithm(new.mean().log())
+        one = one + self.cox(x @ self.w, index) + self.worst(new, index)
         return one + self.gains(new, previous=old).log() + self.table(new, index).log().mean()
 
 

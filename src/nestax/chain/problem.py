@@ -16,7 +16,7 @@ from nestax.chain.every_block import across_blocks
 from nestax.chain.jacobian import Jacobian, pull_through
 from nestax.chain.level import Level
 from nestax.chain.prox import Prox
-from nestax.chain.tracing import Shapes, shapes_of
+from nestax.chain.tracing import Shapes, shapes_of, users_part
 from nestax.devices.spread import Spread
 from nestax.draws.blocks import AbstractBlocks, mean_over_blocks
 from nestax.errors import ProblemError
@@ -438,7 +438,7 @@ def _fit_together(levels: list[Level], shape: Shapes) -> tuple[Level, ...]:
             reason = reason if reason.endswith(".") else f"{reason}."
             call = "fn(x, *args)" if level.deterministic else "fn(x, draw, *args)"
             why = f"cannot take the value before it, called as {call}: {reason}"
-            raise refuse(level, why) from None
+            raise refuse(level, why) from users_part(error)
         x = level.shape.outputs
         wrong = sorted({d for _, d in x.leaves} - {dtype})
         if not x.leaves:

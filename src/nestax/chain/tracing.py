@@ -377,6 +377,14 @@ def is_settled(thing: Any) -> bool:
     return (getattr(thing, "__module__", None) or "").split(".")[0] in SETTLED
 
 
+def users_part(error: Exception) -> Exception | None:
+    """The error with its traceback from the first line of the user's code on; None if it has none."""
+    part = error.__traceback__
+    while part is not None and part.tb_frame.f_globals.get("__name__", "").split(".")[0] in SETTLED:
+        part = part.tb_next
+    return None if part is None else error.with_traceback(part)
+
+
 def _parameter(value: Any) -> Hashable:
     """A key of a parameter of an equation."""
     # JAX wraps a function's own rule for many lanes anew at every trace.

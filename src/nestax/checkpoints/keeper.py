@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import json
 import time
 import warnings
 import zlib
@@ -102,6 +103,25 @@ class Keeper:
     def _refused(self, error: OSError) -> SettingError:
         what = error.strerror or error
         return SettingError(f"cannot keep a run in {self.folder.path}: {what}; choose another folder.")
+
+    # What was found before the run
+
+    def note(self, name: str, facts: dict[str, Any]) -> None:
+        """Writes down what was found before the run begins; an error where the folder cannot be used."""
+        sealed = {"facts": facts, "sha256": _digest(facts)}
+        try:
+            self.folder.path.mkdir(parents=True, exist_ok=True)
+            self.folder.write(self.folder.path / f"{name}.json", [json.dumps(sealed).encode()])
+        except OSError as error:
+            raise self._refused(error) from None
+
+    def noted(self, name: str) -> dict[str, Any] | None:
+        """What was written down; None if it is not there, or damaged."""
+        try:
+            told = json.loads(self.folder.files.read(self.folder.path / f"{name}.json"))
+            return told["facts"] if told["sha256"] == _digest(told["facts"]) else None
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            return None
 
     # Finding a run again
 
@@ -338,6 +358,10 @@ class Keeper:
             return None
         same = hashlib.sha256(text).hexdigest() == then.get("program")
         return text.decode() if same else None
+
+
+def _digest(facts: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
 def _in_order(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -43,7 +43,7 @@ def examine(as_json: bool) -> None:
     facts = {
         **{key: value for key, value in found.items() if key != "made"},
         "extras": ", ".join(extra for extra in EXTRAS if extra not in missing) or "none",
-        "extras not here": "; ".join(f"{extra} ({lack})" for extra, lack in missing.items()) or "none",
+        "extras not here": ", ".join(missing) or "none",
         "data folder": _folder(os.environ.get("NESTAX_DATA"), "NESTAX_DATA is not set"),
         "compiled programs": _folder(kept, "they are not kept"),
         "compiled once": _compiled_once(kept),

@@ -10,14 +10,20 @@ from nestax.study.rates import rates
 
 
 def measure_rates(
-    family: str, methods: list[str], levels: list[str], longest: int, seeds: int, out: Path
+    family: str,
+    methods: list[str],
+    levels: list[str],
+    longest: int,
+    seeds: int,
+    out: Path,
+    cells: Path | None,
 ) -> None:
     """Writes the figure, the table of exponents and every measured point to a folder."""
     jax.config.update("jax_enable_x64", True)
     try:
         out.mkdir(parents=True, exist_ok=True)
         numbers = [int(number) for number in levels]
-        result = rates(family, methods, numbers, longest=longest, seeds=seeds)
+        result = rates(family, methods, numbers, longest=longest, seeds=seeds, cells=cells)
     except OSError as error:
         _fail(f"cannot write to {out}: {error.strerror}.")
     except ValueError as error:

@@ -19,14 +19,18 @@ QUICK_SEEDS = (5, 3)
 
 
 def portfolio_figures(
-    full: bool, industries: str | None, seeds: int | None, tune_seeds: int | None
+    full: bool,
+    industries: str | None,
+    seeds: int | None,
+    tune_seeds: int | None,
+    cells: Path | None,
 ) -> Outcome:
     """Figures 1 and 2, on all markets of the paper or on the smallest."""
     reported, tuning = FULL_SEEDS if full else QUICK_SEEDS
     seeds = seeds or reported
     tune_seeds = tune_seeds or tuning
     result = reproduce_portfolio(
-        _markets(full, industries), seeds=seeds, tune_seeds=tune_seeds, tell=note
+        _markets(full, industries), seeds=seeds, tune_seeds=tune_seeds, cells=cells, tell=note
     )
     *_, (_, compiling, running) = result.seconds().rows
     balls = "SMVR with its Jacobians kept in a ball, and the share of steps at which it was active"
@@ -220,6 +224,9 @@ def few_shot_figure(
     )
     accuracies = result.accuracies()
     details = result.details()
+    apart = result.apart()
+    words = "The same, one method less another in the same run, ± standard error"
+    paired = [(words, apart)] if apart.rows else []
     return Outcome(
         title="Five-step meta-learning of handwriting",
         summary=" ".join(result.findings()),
@@ -228,13 +235,19 @@ def few_shot_figure(
                 "Accuracy on test tasks in percent, by thirds of the images that all have drawn",
                 accuracies,
             ),
+            *paired,
             ("Chosen settings and cost", details),
         ],
         numbers={
             "methods": [dict(zip(accuracies.columns, row, strict=True)) for row in accuracies.rows],
             "findings": result.findings(),
         },
-        records={"accuracies": accuracies, "methods": details, "curves": result.curves()},
+        records={
+            "accuracies": accuracies,
+            "apart": apart,
+            "methods": details,
+            "curves": result.curves(),
+        },
         draw=lambda: [
             (
                 "figure-4",

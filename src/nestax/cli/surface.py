@@ -76,6 +76,10 @@ CheckpointOption = Annotated[
 ResumeOption = Annotated[
     bool, typer.Option("--resume", help="Go on with the run in --checkpoint, or begin one.")
 ]
+CellsOption = Annotated[
+    Path | None,
+    typer.Option(help="Folder in which every method's runs are kept, and found again after a stop."),
+]
 ConfigOption = Annotated[
     Path | None,
     typer.Option(
@@ -281,6 +285,7 @@ def reproduce_portfolio(
     tune_seeds: Annotated[
         int | None, typer.Option(min=1, help="Runs that choose the settings; 8 with --full, or else 3.")
     ] = None,
+    cells: CellsOption = None,
     json: JsonOption = False,
     out: OutOption = None,
     overwrite: OverwriteOption = False,
@@ -411,11 +416,12 @@ def rates(
     longest: Annotated[int, typer.Option(help="Steps of the longest run.")] = 2**18,
     seeds: Annotated[int, typer.Option(min=2, help="Runs per point.")] = 16,
     out: Annotated[Path, typer.Option(help="Folder for the figure and the tables.")] = Path("rates"),
+    cells: CellsOption = None,
 ) -> None:
     """Measure how samples grow with accuracy, per method and number of levels."""
     from nestax.cli.rates import measure_rates
 
-    measure_rates(family, methods.split(","), levels.split(","), longest, seeds, out)
+    measure_rates(family, methods.split(","), levels.split(","), longest, seeds, out, cells)
 
 
 def main() -> None:

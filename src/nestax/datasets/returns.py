@@ -13,6 +13,7 @@ from nestax.datasets.cells import SHOWN, Cells, cells_of, cells_of_csv, leave_ou
 from nestax.datasets.fetching import decode, is_workbook, locate, read_bytes
 from nestax.datasets.french_format import LIBRARY, UNKNOWN, FrenchTable, french_tables
 from nestax.errors import ProblemError, SettingError, check_count, choose
+from nestax.table import pandas
 
 #: The table that ``industry`` takes.
 FRENCH_TABLE = "Average Value Weighted Returns -- Daily"
@@ -61,11 +62,7 @@ class Returns:
 
     def frame(self) -> Any:
         """The same as a pandas frame, with the dates as its index."""
-        try:
-            import pandas as pd
-        except ImportError:
-            raise ImportError("frame needs pandas: pip install pandas.") from None
-        return pd.DataFrame(self.values, index=self.dates, columns=list(self.assets))
+        return pandas("frame").DataFrame(self.values, index=self.dates, columns=list(self.assets))
 
 
 def industry(count: int, *, path: str | Path | None = None, rows: int | None = None) -> Returns:

@@ -66,15 +66,15 @@ def cvar_robust(
     Reference: Rockafellar, Uryasev, J. Risk 2000.
     """
     check_setting("share", share, *UNIT)
-    fixed = jax.lax.stop_gradient(losses)
     if index is None:
-        t, state = track(jnp.quantile(fixed, 1 - share), state, **memory)
+        fresh = jnp.quantile(jax.lax.stop_gradient(losses), 1 - share)
+        t, state = track(fresh, state, **memory)
     elif memory:
         raise SettingError(
             f"cvar_robust with index= remembers losses as they were: leave {', '.join(memory)} out."
         )
     else:
-        _, state = track(fixed, state, index, beta=1.0)
+        losses, state = track(losses, state, index, beta=1.0)
         seen = jnp.where(jnp.isfinite(state.value), state.value, jnp.nan)
         t = jnp.nanquantile(seen, 1 - share)
     return t + jnp.mean(jnp.maximum(losses - t, 0)) / share, state
@@ -105,6 +105,11 @@ def info_nce(
     Reference: van den Oord, Li, Vinyals, arXiv 1807.03748; Yuan et al., ICML 2022, who track it.
     """
     check_setting("temperature", temperature, *POSITIVE)
+    if similarity.ndim != 2 or similarity.shape[0] != similarity.shape[1]:
+        raise SettingError(
+            "similarity has the anchors of a batch as rows and their candidates as columns, partners "
+            f"on the diagonal; got {similarity.shape}."
+        )
     rows = _batch("info_nce", similarity)
     own = jnp.eye(rows, dtype=bool)
     s = (similarity - jnp.diagonal(similarity)[:, None]) / temperature
@@ -137,6 +142,11 @@ def average_precision(
     """
     check_setting("margin", margin, *POSITIVE)
     n = _rows_of_data("average_precision", state)
+    if scores.ndim != 1 or jnp.shape(labels) != scores.shape:
+        raise SettingError(
+            "scores and labels are vectors with one number per row of the batch; got "
+            f"{scores.shape} and {jnp.shape(labels)}."
+        )
     rows = _batch("average_precision", scores)
     others = 1 - jnp.eye(rows, dtype=scores.dtype)
     loss = others * jnp.maximum(margin + scores[None, :] - scores[:, None], 0) ** 2
@@ -150,7 +160,7 @@ def average_precision(
 
 def _batch(name: str, rows: PyTree) -> int:
     """How many rows a batch has that compares them with each other."""
-    size = rows.shape[0] if rows.ndim else 0
+    size = rows.shape[0]
     if size < 2:
         raise SettingError(
             f"{name} compares the rows of a batch with each other and needs at least two."

@@ -163,6 +163,16 @@ RIVALS = {
 }
 
 
+#: What is compared run by run, on the same draws.
+PAIRS = (
+    ("SMVR-ADAM", "SMVR"),
+    ("SMVR-ADAM", "Plain-ADAM"),
+    ("SMVR, first moment", "SMVR"),
+    ("SMVR, first moment", "Plain, first moment"),
+    ("SMVR, first moment", "Adam, episodes"),
+)
+
+
 @dataclasses.dataclass(frozen=True)
 class Cell:
     """A method at a number of shots: what was chosen, and its curves.
@@ -194,8 +204,12 @@ class Cell:
 
     def at(self, images: float) -> float:
         """Mean accuracy on test tasks at the last record that draws no more than this, or the first."""
+        return float(np.mean(self.runs_at(images)))
+
+    def runs_at(self, images: float) -> np.ndarray:
+        """The same for every run."""
         last = np.searchsorted(self.images, images, side="right") - 1
-        return float(np.mean(self.test, axis=0)[max(last, 0)])
+        return np.asarray(self.test)[:, max(last, 0)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -403,6 +417,25 @@ class FewShot:
                         round(float(train), 1),
                     ]
                 )
+        return Table(columns, rows)
+
+    def apart(self) -> Table:
+        """Accuracy on test tasks, one method less another in the same run, points ± standard error."""
+        columns = ["shots", "method", "less", "runs", "1/3", "2/3", "3/3"]
+        rows = []
+        for number in self.shots:
+            budget = self.budget(number)
+            cells = self.of(number)
+            for one, other in PAIRS:
+                runs = min((len(cells[name].test) for name in (one, other) if name in cells), default=0)
+                if runs < 2 or not {one, other} <= cells.keys():
+                    continue
+                thirds = []
+                for k in (1, 2, 3):
+                    own, beside = (cells[name].runs_at(budget * k / 3)[:runs] for name in (one, other))
+                    apart = 100 * (own - beside)
+                    thirds.append(f"{apart.mean():+.1f} ± {apart.std(ddof=1) / runs**0.5:.1f}")
+                rows.append([number, one, other, runs, *thirds])
         return Table(columns, rows)
 
     def details(self) -> Table:

@@ -13,9 +13,11 @@ first batches, restarts and snapshots included.
 """
 
 import dataclasses
+import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -40,6 +42,7 @@ from nestax.problems import exact_portfolio, mean_deviation
 from nestax.problems.portfolio.exact import Optimum
 from nestax.run.sweep import Settings, Sweep, grid, sweep
 from nestax.study.compare import TAIL, tuning_seeds
+from nestax.study.rates import kept_in
 from nestax.table import Table
 
 #: The sample of the paper: July 1926 to October 2021.
@@ -324,6 +327,7 @@ def reproduce_portfolio(
     passes: int = PASSES,
     batch_size: int = BATCH_SIZE,
     rates: Sequence[float] = RATES,
+    cells: Path | None = None,
     tell: Callable[[str], None] = lambda line: None,
 ) -> Portfolios:
     """Runs both figures on the given markets, all settings and seeds of a method side by side.
@@ -337,6 +341,8 @@ def reproduce_portfolio(
         passes: the budget of a run: samples per level, as a multiple of the rows.
         batch_size: draws per level and step.
         rates: learning rates.
+        cells: a folder in which every sweep is kept, and found again; None keeps none. Seconds are then
+            those of the call that has ended a sweep.
         tell: called with a line of text after every method.
     """
     check_count("passes", passes)
@@ -349,15 +355,16 @@ def reproduce_portfolio(
     for market, returns in markets.items():
         problem = problems[market] = portfolio_problem(returns, percent)
         best[market] = best_portfolio(returns, percent).w
-        runner = Runner(problem, passes * _pass(problem), batch_size)
+        inside = None if cells is None else cells / market
+        runner = Runner(problem, passes * _pass(problem), batch_size, inside)
         trials[market] = {}
         for name, contender in contenders.items():
             settings = grid(lr=rates, **{contender.knob: contender.values})
-            run, *seconds = runner.timed(contender, settings, [*tuning, *reported])
+            run, *seconds = runner.timed(name, contender, settings, [*tuning, *reported])
             trial = trials[market][name] = _choose(run, len(tuning), runner.budget, *seconds)
             tell(f"{market:<12} {name:<26} {_line(trial)}")
         balls[market] = {
-            kind: _balls(runner.run(_with_ball(kind), _radii(trials[market]["SMVR"]), reported))
+            kind: _balls(runner.run(kind, _with_ball(kind), _radii(trials[market]["SMVR"]), reported))
             for kind in KINDS
         }
         jax.clear_caches()  # another market has other shapes
@@ -382,19 +389,27 @@ def best_portfolio(returns: Any, percent: float = 1.0) -> Optimum:
     return least
 
 
+#: The file of seconds beside a sweep that is kept.
+SECONDS = "seconds.json"
+
+
 class Runner(NamedTuple):
     """Sweeps of one market, all within the same budget of samples."""
 
     problem: Problem
     budget: int
     batch_size: int
+    cells: Path | None = None
 
     @property
     def stride(self) -> int:
         """Steps between records, of a method with whole batches: sixteen records in a pass."""
         return max(1, _pass(self.problem) // self.batch_size // 32)
 
-    def run(self, contender: Contender, settings: Settings, seeds: Any, **length: Any) -> Sweep:
+    def run(
+        self, name: str, contender: Contender, settings: Settings, seeds: Any, **length: Any
+    ) -> Sweep:
+        kept = {} if length else kept_in(self.cells, name)
         length = length or {"samples": contender.length * self.budget}
         return sweep(
             self.problem,
@@ -405,16 +420,25 @@ class Runner(NamedTuple):
             record_every=self.stride * contender.parts,
             record=["gap", "grad_norm"],
             progress=False,
+            **kept,
             **length,
         ).whole()
 
-    def timed(self, contender: Contender, settings: Settings, seeds: Any) -> tuple[Sweep, float, float]:
+    def timed(
+        self, name: str, contender: Contender, settings: Settings, seeds: Any
+    ) -> tuple[Sweep, float, float]:
         """The sweep, the seconds of a first one of one stride, which compiles it, and its own."""
+        file = None if self.cells is None else self.cells / name / SECONDS
+        if file is not None and file.exists():
+            return (self.run(name, contender, settings, seeds), *json.loads(file.read_text()))
         begin = time.perf_counter()
-        self.run(contender, settings, seeds, steps=self.stride * contender.parts)
+        self.run(name, contender, settings, seeds, steps=self.stride * contender.parts)
         compiled = time.perf_counter()
-        run = self.run(contender, settings, seeds)
-        return run, compiled - begin, time.perf_counter() - compiled
+        run = self.run(name, contender, settings, seeds)
+        seconds = (compiled - begin, time.perf_counter() - compiled)
+        if file is not None:
+            file.write_text(json.dumps(seconds))
+        return (run, *seconds)
 
 
 def _choose(

@@ -287,6 +287,7 @@ class TiltedRuns:
             "samples",
             "F",
             "± std",
+            "median F",
             "above full",
             "gradient norm",
             "length of w",
@@ -387,7 +388,10 @@ class TiltedRuns:
                 panels[row, name] = curves | {FULL: (ends, np.full((1, 2), level))}
         figure = draw_panels(panels, [NAMES["exact_value"], "gradient norm"])
         for axis in figure.axes[: len(self.trials)]:
-            axis.yaxis.get_major_locator().set_params(subs=(1, 2, 5))  # F spans hardly a decade
+            low, high = axis.get_ylim()
+            if high > 1_000 * low:
+                continue
+            axis.yaxis.get_major_locator().set_params(subs=(1, 2, 5))  # F spans few decades
             axis.yaxis.set_major_formatter("{x:g}")
             axis.yaxis.set_minor_formatter("")
         return figure
@@ -479,12 +483,12 @@ class Cell:
 
 
 def kept_runs(cells: Path, batches: str, names: Sequence[str]) -> TiltedRuns:
-    """Those of a folder, for pages and figures."""
+    """Those of a folder, of sets with all methods, for pages and figures."""
     found = TiltedRuns({}, {}, {})
     for name in names:
         cell = _read(cells / f"{batches}-{name.lower()}.json", None)
-        if cell is not None:
-            found.trials[name] = cell.trials
+        if cell is not None and CONTENDERS.keys() <= cell.trials.keys():
+            found.trials[name] = {method: cell.trials[method] for method in CONTENDERS}
             found.references[name] = cell.references
             found.sizes[name] = tuple(map(int, cell.sizes[-3:]))  # pyright: ignore[reportArgumentType]
     return found
@@ -727,7 +731,8 @@ def paired(x: np.ndarray, digits: int) -> str:
 def _numbers(fits: Fits, above: float) -> list[float]:
     accuracies = [f(x) for x in (fits.rare, fits.overall) for f in (np.mean, np.std)]
     norms = [fits.grad_norm.mean(), fits.length.mean()]
-    return [float(x) for x in (fits.loss.mean(), _spread(fits.loss), above, *norms, *accuracies)]
+    loss = [fits.loss.mean(), _spread(fits.loss), np.median(fits.loss)]
+    return [float(x) for x in (*loss, above, *norms, *accuracies)]
 
 
 def _cell(percent: np.ndarray) -> str:

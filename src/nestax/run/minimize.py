@@ -29,7 +29,7 @@ from nestax.run.follow import Rules, follow
 from nestax.run.prepare import as_method, prepare
 from nestax.run.record import Record, check_callback
 from nestax.run.result import Continuation, Result
-from nestax.run.tune import autotune, self_tuning
+from nestax.run.tune import autotune, kept_method, self_tuning
 from nestax.trees import as_host, is_array
 
 
@@ -133,7 +133,8 @@ def minimize(
                 "a budget: give samples, and neither steps nor start; or give an optimizer such as "
                 "optax.sgd(0.1)."
             )
-        estimator, search, _ = autotune(
+        tuned = functools.partial(
+            autotune,
             problem,
             samples=samples,
             share=0.5,
@@ -141,6 +142,10 @@ def minimize(
             init_batch_size=init_batch_size,
             seed=seed,
         )
+        if keeper is None:
+            estimator, search, _ = tuned()
+        else:
+            estimator, search = kept_method(keeper, resume, tuned)
     method = as_method(problem, estimator, optimizer)
     if output is None:
         output = method.estimator.output if optimizer is None else "last"

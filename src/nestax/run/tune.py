@@ -1,5 +1,6 @@
 """Settings found by a short search: many lanes side by side, the worse ones given up on the way."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -11,6 +12,7 @@ from jaxtyping import Array, PyTree
 
 from nestax.chain.problem import Problem
 from nestax.chain.tracing import compute
+from nestax.checkpoints.keeper import Keeper
 from nestax.errors import ProblemError, SettingError, check_count, check_seed
 from nestax.estimators import SelfTuning
 from nestax.estimators.per_block import PerBlock
@@ -34,6 +36,8 @@ CAUTION = 0.5
 #: Share of the budget that goes into comparing weights.
 JUDGING = 0.05
 PARTS = 4
+#: What is kept of a search beside a run.
+SEARCHED = "search"
 
 
 class Tuned(NamedTuple):
@@ -158,7 +162,18 @@ def autotune(
         )
     columns = ["lr", *(f"value after {rung * 3**k} steps" for k in range(RUNGS))]
     rows = [[float(lr), *map(float, own)] for lr, own in zip(rates, values, strict=True)]
-    return Tuned(candidate.method(CAUTION * rates[order[0]]), spent, Table(columns, rows))
+    return Tuned(candidate.method(float(CAUTION * rates[order[0]])), spent, Table(columns, rows))
+
+
+def kept_method(keeper: Keeper, resume: bool, search: Callable[[], Tuned]) -> tuple[Method, Cost]:
+    """What a search has found, and its cost; a run that goes on does not search again."""
+    told = keeper.noted(SEARCHED) if resume else None
+    if told is not None:
+        return Candidate().method(told["lr"]), Cost(*told["cost"])
+    method, cost, _ = search()
+    step: Any = method.step
+    keeper.note(SEARCHED, {"lr": float(step.lr.scale), "cost": list(cost)})
+    return method, cost
 
 
 def _sizes_at_start(

@@ -9,6 +9,7 @@ to choose: the factor of its learning rate.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -140,6 +141,7 @@ def rates(
     seeds: int = 16,
     tune_seeds: int = 8,
     noise: float = 0.5,
+    cells: Path | None = None,
 ) -> Rates:
     """Measures how samples grow with accuracy, per method and number of levels, at batch size 1.
 
@@ -158,6 +160,7 @@ def rates(
         longest: steps of the longest run; the shortest is a sixteenth of it.
         seeds, tune_seeds: how many.
         noise: of the family.
+        cells: a folder in which every sweep is kept, and found again; None keeps none.
     """
     choose("family", family, KINDS)
     check_count("seeds", seeds)
@@ -174,11 +177,14 @@ def rates(
         for name in methods:
             contender = CONTENDERS[name]
             tuning = tuning_seeds(tune_seeds)
-            tried = _errors(problem, contender, contender.lr, tuning, longest // TUNED_AT, "gap")[1]
+            inside = None if cells is None else cells / f"{family} {K} {name}".replace(" ", "-")
+            short = longest // TUNED_AT
+            tried = _errors(problem, contender, contender.lr, tuning, short, "gap", inside)[1]
             with np.errstate(invalid="ignore"):
                 best = int(np.nanargmin(tried.mean(axis=1) + tried.std(axis=1)))
             lr = contender.lr[best]
-            runs = [_errors(problem, contender, [lr], range(seeds), steps, column) for steps in lengths]
+            one = functools.partial(_errors, problem, contender, [lr], range(seeds), column=column)
+            runs = [one(steps=steps, cells=inside) for steps in lengths]
             samples = np.asarray([count for count, _ in runs])
             errors = np.stack([error[0] for _, error in runs])
             exponent, low, high = fit(samples, errors)
@@ -193,6 +199,11 @@ def rates(
     return Rates(family, Table(columns, rows), Table(named, points))
 
 
+def kept_in(cells: Path | None, name: str) -> dict[str, Any]:
+    """What a sweep is told to be kept in a folder of that name, and found again."""
+    return {} if cells is None else {"checkpoint": cells / name, "resume": True}
+
+
 def fit(samples: np.ndarray, errors: np.ndarray) -> tuple[float, float, float]:
     """1/p for mean errors that fall like samples^(−p), and a 95 % interval from resampled seeds."""
     rng = np.random.default_rng(0)
@@ -205,7 +216,13 @@ def fit(samples: np.ndarray, errors: np.ndarray) -> tuple[float, float, float]:
 
 
 def _errors(
-    problem: Problem, contender: Entry, lr: Sequence[float], seeds: Any, steps: int, column: str
+    problem: Problem,
+    contender: Entry,
+    lr: Sequence[float],
+    seeds: Any,
+    steps: int,
+    column: str,
+    cells: Path | None = None,
 ) -> tuple[int, np.ndarray]:
     """Samples of a run, and errors: learning rates × seeds."""
     given = contender.prepare(problem, steps)
@@ -221,6 +238,7 @@ def _errors(
         record_every=steps // RECORDS,
         record=[column],
         progress=False,
+        **kept_in(cells, f"{len(lr)}-rates-{steps}-steps"),
     ).whole()
     kept = RECORDS // 2 if column == "grad_norm" else RECORDS // 16
     error = run.records[column][:, :, -kept:].mean(axis=2)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from nestax.torch.tracked import Tracked
+from nestax.torch.tracked import HALF, Tracked
 
 
 class LogMeanExp(torch.nn.Module):
@@ -60,6 +60,8 @@ class CVaRRobust(torch.nn.Module):
 
     def _quantile(self, losses: torch.Tensor, index: Any) -> torch.Tensor:
         """In ``eval`` mode that of the batch."""
+        if losses.dtype in HALF:  # which PyTorch sorts, and has no quantiles of
+            losses = losses.float()
         if self.tracked.n is None:
             return self.tracked(losses.quantile(1 - self.share), index)
         seen = self.tracked(losses, index)
@@ -88,6 +90,11 @@ class InfoNCE(torch.nn.Module):
         self.inner = LogMeanExp(n, beta=beta, **options)
 
     def forward(self, similarity: torch.Tensor, index: Any) -> torch.Tensor:
+        if similarity.ndim != 2 or similarity.shape[0] != similarity.shape[1]:
+            raise ValueError(
+                "similarity has the anchors of a batch as rows and their candidates as columns, "
+                f"partners on the diagonal; got {tuple(similarity.shape)}."
+            )
         rows = _batch("InfoNCE", similarity)
         own = torch.eye(rows, dtype=torch.bool, device=similarity.device)
         s = (similarity - similarity.diagonal()[:, None]) / self.temperature
@@ -179,6 +186,11 @@ class AveragePrecision(torch.nn.Module):
         self.tracked = Tracked(n, (2,), beta=beta, **options)
 
     def forward(self, scores: torch.Tensor, labels: torch.Tensor, index: Any) -> torch.Tensor:
+        if scores.ndim != 1 or labels.shape != scores.shape:
+            raise ValueError(
+                "scores and labels are vectors with one number per row of the batch; got "
+                f"{tuple(scores.shape)} and {tuple(labels.shape)}."
+            )
         rows = _batch("AveragePrecision", scores)
         others = 1 - torch.eye(rows, dtype=scores.dtype, device=scores.device)
         loss = others * (self.margin + scores[None, :] - scores[:, None]).clamp(min=0) ** 2
@@ -218,6 +230,6 @@ def _follow_up(time: Any, event: Any) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _batch(name: str, rows: torch.Tensor) -> int:
-    if rows.ndim < 1 or len(rows) < 2:
+    if len(rows) < 2:
         raise ValueError(f"{name} compares the rows of a batch with each other and needs at least two.")
     return len(rows)
