@@ -21,6 +21,7 @@ HOUSE = [
     "figures",
     "projections",
     "linear_oracles",
+    "devices",
     "draws",
     "chain",
     "problems",

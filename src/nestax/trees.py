@@ -66,7 +66,7 @@ def first_nonfinite(x: Any) -> tuple[np.ndarray, int] | None:
     """
     if not jnp.issubdtype(x.dtype, jnp.floating):
         return None
-    local = isinstance(x, np.ndarray) or all(device.platform == "cpu" for device in x.devices())
+    local = isinstance(x, np.ndarray) or [device.platform for device in x.devices()] == ["cpu"]
     if not local and bool(jnp.isfinite(x).all()):
         return None
     bad = ~np.isfinite(np.asarray(x))

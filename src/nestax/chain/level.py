@@ -184,11 +184,13 @@ class Level(eqx.Module):
 
     def value(self, x: PyTree, batch: AnyBatch) -> PyTree:
         """Mean of f(x; ξ) over the batch; f(x) itself for a deterministic level."""
-        return self._fold(lambda part: (self._mean(x, part), None), batch)[0]
+        return self._fold(lambda part, on: (on[0]._mean(on[1], part), None), batch, x)[0]
 
     def value_and_jac(self, x: PyTree, batch: AnyBatch) -> tuple[PyTree, Jacobian]:
         """Means of f(x; ξ) and of its Jacobian over the same batch."""
-        return self._fold(lambda part: jacobian_of(lambda x: self._mean(x, part), x, self.shape), batch)
+        return self._fold(
+            lambda part, on: jacobian_of(lambda x: on[0]._mean(x, part), on[1], self.shape), batch, x
+        )
 
     def value_and_pull(self, x: PyTree, batch: AnyBatch) -> tuple[PyTree, Map]:
         """Mean of f(x; ξ), and the map p ↦ Jᵀp for the mean Jacobian J, without forming J."""
@@ -196,10 +198,12 @@ class Level(eqx.Module):
             value, pullback = jax.vjp(lambda x: self._mean(x, batch), x)  # pyright: ignore[reportArgumentType]
             return value, lambda p: pullback(p)[0]
 
-        def pull(p: PyTree) -> PyTree:
-            return self._sum(lambda part: jax.vjp(lambda x: self._mean(x, part), x)[1](p)[0], batch)
+        def of_part(part: Batch, on: Any) -> PyTree:
+            level, x, p = on
+            return jax.vjp(lambda x: level._mean(x, part), x)[1](p)[0]
 
-        return self.value(x, batch), pull
+        level = self if getattr(batch, "spread", None) is None else self.bare
+        return self.value(x, batch), lambda p: self._sum(of_part, batch, (level, x, p))
 
     def value_and_maps(self, x: PyTree, batch: AnyBatch) -> tuple[PyTree, Map, Map]:
         """Mean of f(x; ξ), and t ↦ Jt and p ↦ Jᵀp for the mean Jacobian J, without forming J."""
@@ -319,17 +323,29 @@ class Level(eqx.Module):
         return max(1, most)
 
     def _fits(self, batch: AnyBatch) -> bool:
-        return batch is None or (isinstance(batch, Batch) and batch.size <= self._at_once(batch))
+        if batch is None:
+            return True
+        whole = isinstance(batch, Batch) and batch.spread is None
+        return whole and batch.size <= self._at_once(batch)
 
-    def _fold(self, fn: Callable[[Any], Any], batch: AnyBatch) -> Any:
-        """Mean over the batch of ``fn(part) = (value, Jacobian or None)``."""
+    @property
+    def bare(self) -> "Level":
+        """This level without its rows: what devices need beside those that they hold."""
+        rows = lambda level: level.data
+        return eqx.tree_at(
+            rows, self, eqx.filter(self.data, lambda _: False), is_leaf=lambda x: x is None
+        )
+
+    def _fold(self, fn: Callable[[Any, Any], Any], batch: AnyBatch, x: PyTree) -> Any:
+        """Mean over the batch of ``fn(part, (level, x)) = (value, Jacobian or None)``."""
         if batch is None or self._fits(batch):
-            return fn(batch)
-        value, jac = self._sum(fn, batch)
+            return fn(batch, (self, x))
+        on = (self if getattr(batch, "spread", None) is None else self.bare, x)
+        value, jac = self._sum(fn, batch, on)
         if all(self.shape.noisy):
             return value, jac
         # A weighted sum would round the outputs without noise: take those from a single draw.
-        single, single_jac = fn(batch.part(0, 1))
+        single, single_jac = batch.of_one(fn, on)
         pick = lambda many, one: [
             m if noisy else s for noisy, m, s in zip(self.shape.noisy, many, one, strict=True)
         ]
@@ -339,8 +355,10 @@ class Level(eqx.Module):
             jac = eqx.tree_at(lambda j: j.tiles, jac, tuple(pick(jac.tiles, single_jac.tiles)))
         return value, jac
 
-    def _sum(self, fn: Callable[[Any], Any], batch: Any) -> Any:
-        """Σ share·fn(part) over parts of bounded size, the shares adding up to one."""
+    def _sum(self, fn: Callable[[Any, Any], Any], batch: Any, on: PyTree) -> Any:
+        """Σ share·fn(part, on) over parts of bounded size, the shares adding up to one."""
+        if isinstance(batch, Batch) and batch.spread is not None:
+            return batch.sum_over_devices(lambda part, on: self._sum(fn, part, on), on)
         n = batch.size
         most = self._at_once(batch)
         whole, rest = divmod(n, most)
@@ -348,9 +366,9 @@ class Level(eqx.Module):
         def add(total: Any, start: Array | int, size: int) -> Any:
             part = batch.part(start, size)
             share = size / n if part.weights is None else jnp.sum(part.weights)
-            return jax.tree.map(lambda t, y: t + jnp.asarray(share, y.dtype) * y, total, fn(part))
+            return jax.tree.map(lambda t, y: t + jnp.asarray(share, y.dtype) * y, total, fn(part, on))
 
-        shapes = jax.eval_shape(lambda: fn(batch.part(0, most)))
+        shapes = jax.eval_shape(lambda: fn(batch.part(0, most), on))
         zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
         total = jax.lax.fori_loop(0, whole, lambda k, t: add(t, k * most, most), zero)
         return add(total, whole * most, rest) if rest else total

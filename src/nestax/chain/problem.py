@@ -17,6 +17,7 @@ from nestax.chain.jacobian import Jacobian, pull_through
 from nestax.chain.level import Level
 from nestax.chain.prox import Prox
 from nestax.chain.tracing import Shapes, shapes_of, users_part
+from nestax.devices.spread import Spread
 from nestax.draws.blocks import AbstractBlocks, mean_over_blocks
 from nestax.errors import ProblemError
 from nestax.table import Table, as_html
@@ -140,6 +141,21 @@ class Problem(eqx.Module):
         """Whether all that is drawn inside of blocks is made anew, from a key."""
         sources = [level.source for level in self.levels if level.source is not None]
         return all(isinstance(source, AbstractBlocks) and source.simulates for source in sources)
+
+    @property
+    def spread(self) -> Spread | None:
+        """The devices that share the rows of a level, the first that has any."""
+        sources = [level.source for level in self.levels if level.source is not None]
+        return next((source.spread for source in sources if source.spread is not None), None)
+
+    def spread_over(self, spread: Spread) -> "Problem":
+        """A copy whose populations are shared by some devices."""
+        placed: dict[int, Any] = {}
+        return self._with_sources(lambda source: source.spread_over(spread, placed))
+
+    def alone(self) -> "Problem":
+        """The problem as it is on one device; for comparing, not for computing."""
+        return self._with_sources(lambda source: source.alone())
 
     def block(self, number: Array | int) -> "Problem":
         """The chain of one block alone, which has neither the closed form nor the optimum of all.

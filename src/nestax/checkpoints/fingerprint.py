@@ -17,6 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from nestax.chain.tracing import Shapes, origins_of, shapes_of
+from nestax.devices.hosts import gathered
+from nestax.devices.spread import LANE_PARTS, PARTS
 from nestax.loop.compiled import Compiled
 from nestax.loop.lanes import in_short
 from nestax.loop.step import Lane
@@ -47,14 +49,20 @@ def fingerprint(compiled: Compiled, steps: int, facts: dict[str, Any]) -> Finger
     """
     lane = compiled.lane
     plan = compiled.lane.plan
+    problem = lane.problem
+    shared = _shared(compiled)
     if compiled.feed is not None:  # how many rows are at hand says nothing
-        problem = with_room(lane.problem, compiled.feed.courses)
+        problem = with_room(problem, compiled.feed.courses)
+    if compiled.spread is not None:  # nor does it how many devices share them
+        problem = problem.alone()
+    if problem is not lane.problem:
         settings = compiled.all.settings
         key = compiled.all.key
         compiled = Compiled(dataclasses.replace(lane, problem=problem), settings, key)
-    lanes = eqx.tree_at(lambda lanes: lanes.arrays.horizon, compiled.all, None)
+    lanes = dataclasses.replace(compiled.all, spread=None)
+    lanes = eqx.tree_at(lambda lanes: lanes.arrays.horizon, lanes, None)
     text, enters = _program(jax.tree.structure(lanes), shapes_of((lane.horizon, jax.tree.leaves(lanes))))
-    parts = dict(facts)
+    parts = dict(facts) | shared
     if enters:
         parts["steps"] = steps
     for level, size, first in zip(lane.problem.levels, plan.sizes, plan.first_sizes, strict=True):
@@ -74,6 +82,18 @@ def fingerprint(compiled: Compiled, steps: int, facts: dict[str, Any]) -> Finger
         parts[_plainly(name, lane)] = words
     parts["program"] = hashlib.sha256(text.encode()).hexdigest()
     return Fingerprint(parts, text)
+
+
+def _shared(compiled: Compiled) -> dict[str, Any]:
+    """Into how many parts devices have cut what they share, which is what the last digits depend on."""
+    parts = {}
+    if compiled.all.spread is not None:
+        parts["parts of the settings"] = compiled.all.spread.parts(compiled.lanes[0], LANE_PARTS)
+    for level in compiled.lane.problem.levels:
+        source = level.source
+        if source is not None and source.spread is not None and source.size:
+            parts[f"parts of the rows of level {level.name!r}"] = source.spread.parts(source.size, PARTS)
+    return parts
 
 
 @functools.lru_cache(maxsize=8)
@@ -128,7 +148,7 @@ def _plainly(path: str, lane: Lane) -> str:
 
 def described(x: Any) -> str:
     """An array in a few words that no other array has."""
-    host, kind = as_host(x)
+    host, kind = as_host(gathered(x))
     if host.size <= SHOWN_ENTRIES:
         return f"{kind or host.dtype} {host.tolist()}"
     digest = hashlib.sha256(np.ascontiguousarray(host).data).hexdigest()

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 
 import jax
 
-from nestax.checkpoints.files import Checkpoint, Folder
+from nestax.checkpoints.files import Checkpoint, Folder, decode, encode
 from nestax.checkpoints.fingerprint import differences, fingerprint, program_difference, shortly
+from nestax.devices.hosts import Hosts, gathered
 from nestax.errors import ProblemError, SettingError, check_setting
 from nestax.loop.compiled import At, Compiled
 from nestax.loop.plan import Cost
@@ -52,9 +53,12 @@ class Keeper:
         checkpoint: the folder of the run.
         every: seconds between checkpoints.
         resume: go on with the run in the folder, if there is one.
+        hosts: the processes of the run, of which the first alone reads and writes.
     """
 
-    def __init__(self, checkpoint: str | Path | None, every: float, resume: bool):
+    def __init__(
+        self, checkpoint: str | Path | None, every: float, resume: bool, hosts: Hosts | None = None
+    ):
         check_setting("checkpoint_every", every, "at least 0 seconds", lambda s: s >= 0)
         if checkpoint is None:
             raise SettingError("resume=True needs the folder of the run: pass checkpoint= as well.")
@@ -63,7 +67,8 @@ class Keeper:
         self.folder = Folder(checkpoint)
         #: What lies on the disk: the state of this step, with this status.
         self.saved = (None, None)
-        if self.folder.checkpoints() and not resume:
+        self.hosts = hosts or Hosts()
+        if self.hosts.decide(lambda: bool(self.folder.checkpoints())) and not resume:
             raise SettingError(
                 f"{checkpoint} holds a run already: go on with it by resume=True, or choose another "
                 "folder."
@@ -72,11 +77,7 @@ class Keeper:
     @contextlib.contextmanager
     def at_work(self) -> Iterator[None]:
         """Holds the folder."""
-        try:
-            self.folder.path.mkdir(parents=True, exist_ok=True)
-            self.folder.lock = self.folder.files.lock(self.folder.path)
-        except OSError as error:
-            raise self._refused(error) from None
+        self.hosts.decide(self._hold)
         try:
             self.began = time.perf_counter()
             yield
@@ -84,6 +85,20 @@ class Keeper:
             if self.folder.lock is not None:
                 self.folder.files.unlock(self.folder.lock)
                 self.folder.lock = None
+
+    @property
+    def where(self) -> str:
+        """How a run that others have ended goes on."""
+        step = self.saved[0]
+        kept = "nothing yet" if step is None else f"the state of step {step:,}"
+        return f"{self.folder.path} holds {kept}, and the same call goes on with resume=True"
+
+    def _hold(self) -> None:
+        try:
+            self.folder.path.mkdir(parents=True, exist_ok=True)
+            self.folder.lock = self.folder.files.lock(self.folder.path)
+        except OSError as error:
+            raise self._refused(error) from None
 
     def _refused(self, error: OSError) -> SettingError:
         what = error.strerror or error
@@ -126,11 +141,9 @@ class Keeper:
         """
         self.compiled = compiled
         self.fingerprint = fingerprint(compiled, total, facts)
-        found = self.folder.load()
+        found = self._found()
         if found is None:
-            self._write_program()
             return None
-        self._compare(found.about)
         saved = self._restore(found)
         if saved.at.step > total:
             raise SettingError(
@@ -143,6 +156,30 @@ class Keeper:
             self.folder.place = self.folder.place._replace(rows=len(rows))
         self.saved = (saved.at.step, saved.status)
         return saved._replace(rows=rows)
+
+    def _found(self) -> Checkpoint | None:
+        """What lies in the folder, for every process, after the first has looked at it."""
+        here: list[Checkpoint] = []
+
+        def look() -> bool:
+            found = self.folder.load()
+            if found is None:
+                self._write_program()
+                return False
+            self._compare(found.about)
+            here.append(found)
+            return True
+
+        if not self.hosts.decide(look):
+            return None
+        if not self.hosts.many:
+            return here[0]
+        parts = [(found.tensors, found.about, found.records) for found in here]
+        blobs = [b"".join(map(bytes, encode(t, a))) for t, a, _ in parts]
+        tensors, about = decode(self.hosts.sent(b"".join(blobs)))
+        blobs = [b"".join(map(bytes, encode(records, {}))) for _, _, records in parts]
+        records, _ = decode(self.hosts.sent(b"".join(blobs)))
+        return Checkpoint(tensors, about, records)
 
     def _compare(self, about: dict[str, Any]) -> None:
         """Refuses the run of another problem, method or setting, and says what differs.
@@ -239,7 +276,7 @@ class Keeper:
 
     def visit(self, at: At, rows: list[dict[str, Any]], finite: Any) -> str | None:
         """Saves if it is time; a sentence if the run must stop here."""
-        if time.perf_counter() - self.began < self.every:
+        if not self.hosts.decide(lambda: time.perf_counter() - self.began >= self.every):
             return None
         trouble = self._save(at, rows, finite, None, "")
         self.began = time.perf_counter()
@@ -254,7 +291,8 @@ class Keeper:
         trouble = self._save(at, rows, finite, status, message)
         if trouble is None:
             return message
-        warnings.warn(trouble, stacklevel=4)
+        if self.hosts.first:
+            warnings.warn(trouble, stacklevel=4)
         return f"{message} {trouble}"
 
     def _save(
@@ -267,7 +305,7 @@ class Keeper:
     ) -> str | None:
         """Writes everything down; a sentence if that was not possible."""
         feed = self.compiled.feed
-        host = {name: as_host(x) for name, x in self.compiled.taken(at.carry).items()}
+        host = {name: as_host(x) for name, x in gathered(self.compiled.taken(at.carry)).items()}
         host["key"] = as_host(self.compiled.all.key)
         columns = {name: as_host(column) for name, column in as_columns(rows[-1:]).items()}
         about = {
@@ -282,17 +320,25 @@ class Keeper:
             "made with": made_with(),
         }
         tensors = {name: x for name, (x, _) in host.items()} | {"finite": finite}
-        try:
-            self.folder.look()
-            new = as_columns(rows[self.folder.place.rows :])
-            self.folder.save(tensors, about, {name: as_host(x)[0] for name, x in new.items()})
-        except OSError as error:
-            self.failed = True
-            before = "" if self.saved[0] is None else f"; the last good one is of step {self.saved[0]:,}"
-            what = error.strerror or str(error)
-            return f"Its checkpoint in {self.folder.path} could not be written: {what}{before}."
-        self.saved = (at.step, status)
-        return None
+
+        def write() -> str | None:
+            try:
+                self.folder.look()
+                new = as_columns(rows[self.folder.place.rows :])
+                self.folder.save(tensors, about, {name: as_host(x)[0] for name, x in new.items()})
+            except OSError as error:
+                last = self.saved[0]
+                before = "" if last is None else f"; the last good one is of step {last:,}"
+                what = error.strerror or str(error)
+                return f"Its checkpoint in {self.folder.path} could not be written: {what}{before}."
+            self.saved = (at.step, status)  # it is, whatever becomes of the other processes
+            return None
+
+        trouble = self.hosts.decide(write)
+        self.failed = self.failed or trouble is not None
+        if trouble is None:
+            self.saved = (at.step, status)
+        return trouble
 
     # The text of the program
 

@@ -1,5 +1,6 @@
 """Where draws come from. A draw is a pure function of (key, step): nothing is consumed."""
 
+import copy
 import itertools
 import math
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ import numpy as np
 from jaxtyping import Array, Int, PyTree
 
 import nestax.trees as trees
+from nestax.devices.spread import PARTS, Spread, at_place, check_divides, found_on
 from nestax.errors import ProblemError, check_setting, is_traced
 
 
@@ -22,12 +24,14 @@ class Batch(eqx.Module):
     index: the rows of the population that these draws are, where there is one.
     weights: how much each draw counts, summing to one; None means equally.
     many: whether there may be any number of them, as in a population: they are then averaged in parts.
+    spread: the devices that share them, each of which averages its own.
     """
 
     draws: PyTree
     index: PyTree = None
     weights: Array | None = None
     many: bool = eqx.field(static=True, default=False)
+    spread: Spread | None = eqx.field(static=True, default=None)
 
     @property
     def size(self) -> int:
@@ -53,6 +57,26 @@ class Batch(eqx.Module):
             jax.tree.map(cut, self.draws), None, None if self.weights is None else cut(self.weights)
         )
 
+    def of_one(self, fn: Callable[["Batch", PyTree], PyTree], shared: PyTree) -> PyTree:
+        """``fn(batch, shared)`` of a single draw, whichever."""
+        if self.spread is None:
+            return fn(self.part(0, 1), shared)
+        one = lambda rows, shared: fn(Batch(*rows), shared)
+        return self.spread.first(one, (self.draws, None, self.weights), shared)
+
+    def sum_over_devices(self, fn: Callable[["Batch", PyTree], PyTree], shared: PyTree) -> PyTree:
+        """Σ share·fn(part, shared) over parts, each of them on the device that holds it."""
+        assert self.spread is not None
+        share = 1 / self.spread.parts(self.size, PARTS)
+
+        def one(rows: Any, shared: PyTree) -> PyTree:
+            total = fn(Batch(*rows, many=True), shared)
+            if rows[2] is not None:  # with weights it is a sum already
+                return total
+            return jax.tree.map(lambda y: jnp.asarray(share, y.dtype) * y, total)
+
+        return self.spread.total(one, (self.draws, None, self.weights), shared)
+
 
 class AbstractSource(eqx.Module):
     """Something a level draws from.
@@ -65,6 +89,7 @@ class AbstractSource(eqx.Module):
     weighted: whether the members of the population count differently.
     most: the largest batch that can be drawn; None where there is no such limit.
     draws: whether it draws at all; False where it only tells a level what is given.
+    spread: the devices that share its rows; None where each has all of them.
     """
 
     fed: ClassVar[bool] = False
@@ -94,6 +119,22 @@ class AbstractSource(eqx.Module):
     def example(self) -> PyTree:
         """The shapes of one draw."""
         raise NotImplementedError
+
+    @property
+    def spread(self) -> Spread | None:
+        return None
+
+    def spread_over(self, spread: Spread, placed: dict[int, Any]) -> "AbstractSource":
+        """The same source, its rows shared by some devices; itself where there are none to share.
+
+        ``placed`` has the arrays that are at their place already, by what they were.
+        """
+        del spread, placed
+        return self
+
+    def alone(self) -> "AbstractSource":
+        """The same source as it is on one device."""
+        return self
 
     def unseen(self, size: int) -> float:
         """The share of the rows that are not in a batch: one, unless its rows are different ones."""
@@ -135,10 +176,12 @@ class Population(AbstractSource):
     weights: Array | None
     alias: tuple[Array, Array] | None
     replace: bool = eqx.field(static=True)
+    over: Spread | None = eqx.field(static=True)
 
     def __init__(self, data: PyTree, *, weights: Any = None, replace: bool = True):
         self.data = jax.tree.map(trees.on_device, checked_rows(data))
         self.replace = replace
+        self.over = found_on(jax.tree.leaves(self.data)[0])
         self.weights = self.alias = None
         if weights is not None:
             if not replace:
@@ -162,8 +205,8 @@ class Population(AbstractSource):
         else:  # Walker's alias method: one row and one coin per draw
             which, coin = jax.random.split(jax.random.fold_in(key, step))
             index = jax.random.randint(which, (size,), 0, self.size)
-            accept, other = self.alias
-            index = jnp.where(jax.random.uniform(coin, (size,)) < accept[index], index, other[index])
+            accept, other = self._chosen(self.alias, index)
+            index = jnp.where(jax.random.uniform(coin, (size,)) < accept, index, other)
         return self.rows(index)
 
     @property
@@ -184,11 +227,33 @@ class Population(AbstractSource):
 
     def rows(self, index: Int[Array, " size"]) -> Batch:
         # The index is in range by construction, so the gather needs no bounds handling.
-        take = lambda x: x.at[index].get(mode="promise_in_bounds")
-        return Batch(jax.tree.map(take, self.data), index)
+        return Batch(self._chosen(self.data, index), index)
+
+    def _chosen(self, rows: PyTree, index: Int[Array, " size"]) -> PyTree:
+        if self.over is not None:
+            return self.over.take(rows, index)
+        return jax.tree.map(lambda x: x.at[index].get(mode="promise_in_bounds"), rows)
 
     def population(self) -> Batch:
-        return Batch(self.data, None, self.weights, many=True)
+        return Batch(self.data, None, self.weights, many=True, spread=self.spread)
+
+    @property
+    def spread(self) -> Spread | None:
+        return self.over
+
+    def spread_over(self, spread: Spread, placed: dict[int, Any]) -> "Population":
+        if self.over is not None:
+            return self
+        check_divides(spread, "rows", self.size)
+        there = at_place((self.data, self.weights, self.alias), spread.split, placed)
+        new = Population(there[0], replace=self.replace)
+        where = lambda p: (p.weights, p.alias)
+        return eqx.tree_at(where, new, there[1:], is_leaf=lambda x: x is None)
+
+    def alone(self) -> "Population":
+        new = copy.copy(self)
+        object.__setattr__(new, "over", None)
+        return new
 
     def example(self) -> PyTree:
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), self.data)
@@ -286,6 +351,9 @@ class Coupling:
     @property
     def size(self) -> int:
         return len(self.index[0])
+
+    def of_one(self, fn: Callable[[Batch, PyTree], PyTree], shared: PyTree) -> PyTree:
+        return fn(self.part(0, 1), shared)
 
     def part(self, start: Array | int, size: int) -> Batch:
         cut = lambda x: jax.lax.dynamic_slice_in_dim(jnp.asarray(x), start, size)

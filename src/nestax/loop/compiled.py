@@ -14,6 +14,8 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 import nestax.loop.lanes as loop
+from nestax.devices.hosts import Hosts, gathered
+from nestax.devices.spread import Spread, at_place
 from nestax.errors import SettingError
 from nestax.loop.lanes import CAPACITY, Lanes, Packing
 from nestax.loop.memory import LARGE_BYTES, free_memory
@@ -96,11 +98,27 @@ class Compiled:
         copies: 2 keeps the carry that a chunk begins with, so that it can be repeated, unless memory
             is short; 1 lets a chunk overwrite it where it is large: weights, trackers and the state of
             the optimiser are then held once.
+        spread: the devices that compute it; they share the settings of a grid where ``in_lanes``, and
+            everything but what is spread already lies on all of them.
     """
 
     def __init__(
-        self, lane: Lane, settings: PyTree, key: Array, feed: Feed | None = None, copies: int = 2
+        self,
+        lane: Lane,
+        settings: PyTree,
+        key: Array,
+        feed: Feed | None = None,
+        copies: int = 2,
+        spread: Spread | None = None,
+        in_lanes: bool = False,
     ):
+        self.spread = spread
+        self.in_lanes = in_lanes and spread is not None
+        self.hosts = Hosts(spread and spread.mesh)
+        if spread is not None:
+            lane = at_place(lane, spread.everywhere)
+            settings = at_place(settings, spread.split if in_lanes else spread.everywhere)
+            key = at_place(key, spread.split if in_lanes and key.ndim == 2 else spread.everywhere)
         self.lane = lane
         self.feed = feed
         one = (settings, key)
@@ -108,7 +126,7 @@ class Compiled:
             inner = lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
             one = (jax.tree.map(inner, settings), jax.ShapeDtypeStruct((), key.dtype))
         pieces, arrays = pieces_of(lane, *one)
-        self.all = Lanes(pieces, arrays, settings, key, lane.plan)
+        self.all = Lanes(pieces, arrays, settings, key, lane.plan, spread if self.in_lanes else None)
         self.structure = jax.tree.structure(self.all)
         self.donates = self._measure(copies)
 
@@ -125,9 +143,12 @@ class Compiled:
         """Whether a chunk overwrites its carry. Refuses a carry that does not fit into memory."""
         arrays = [(s, d) for s, d in self.carried().values() if not d.startswith("key")]
         size = sum(math.prod(shape) * jnp.dtype(dtype).itemsize for shape, dtype in arrays)
+        if self.in_lanes and self.spread is not None:
+            size //= self.spread.size  # of one device
         if size <= LARGE_BYTES:
             return False
         free, where = free_memory()
+        free = self.hosts.least(free)
         blocks = self.lane.problem.blocks
         rows = "" if blocks is None else f" ({blocks.blocks:,} blocks)"
         runs = f" of {math.prod(self.lanes):,} runs" if self.lanes else ""
@@ -167,7 +188,7 @@ class Compiled:
         program = _program(loop.advance, self.structure, self.donates)
         bounds = map(np.int32, (at.step, strides, length))
         packed, _, records = program(leaves, self.packing.pack(at.carry), *bounds)
-        rows = {name: np.asarray(column)[:strides] for name, column in records.items()}
+        rows = {name: np.asarray(x)[:strides] for name, x in gathered(records).items()}
         # What is recorded of F counts too; on the host, so that the program is one whatever is asked.
         told = [np.isfinite(rows[name]) for name in FINITE_COLUMNS if name in rows]
         rows["finite"] = np.logical_and.reduce([rows["finite"], *told])
@@ -218,7 +239,7 @@ class Compiled:
         for _ in range(2):  # the first one may compile
             begin = time.perf_counter()
             at = self._advance(jax.tree.leaves(self.all), at, 1, 0).after
-            took = min(took, time.perf_counter() - begin)
+            took = min(took, self._since(begin))
             if took < PART_SECONDS * PART_SHARE:
                 break
         return at, took
@@ -226,8 +247,12 @@ class Compiled:
     def _timed(self, pace: "Pace", at: At, strides: int, length: int) -> Chunk:
         begin = time.perf_counter()
         chunk = self.advance(at, strides, length)
-        pace.note(strides, length, time.perf_counter() - begin)
+        pace.note(strides, length, self._since(begin))
         return chunk
+
+    def _since(self, begin: float) -> float:
+        """Seconds on the clock of the first process, for all must make chunks of one length."""
+        return self.hosts.decide(lambda: time.perf_counter() - begin)
 
     # The carry as arrays with names
 
@@ -247,7 +272,11 @@ class Compiled:
 
     def given(self, arrays: dict[str, Any]) -> Any:
         """The carry that ``taken`` has taken apart."""
-        return self.packing.unpack([jnp.asarray(arrays[name]) for name in self.carried()])
+        packed = [jnp.asarray(arrays[name]) for name in self.carried()]
+        if self.spread is not None:
+            place = self.spread.split if self.in_lanes else self.spread.everywhere
+            packed = at_place(packed, place)
+        return self.packing.unpack(packed)
 
 
 #: How often each program has been traced in this process; tests hold it down.

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from nestax.chain.tracing import Shapes, Traced
+from nestax.devices.spread import LANE_PARTS, Spread
 from nestax.loop.plan import Plan
 
 #: How many records one call can hold; the host visits at least that often.
@@ -78,6 +79,7 @@ class Lanes(eqx.Module):
     arrays: of ``Lane``, which all lanes share.
     settings: of every lane, with a leading axis in a grid.
     key: one key, or one per seed in a grid; with two axes, seeds of its own for every setting.
+    spread: the devices that share the settings of a grid; None means that all compute the same.
     """
 
     pieces: Pieces
@@ -85,6 +87,7 @@ class Lanes(eqx.Module):
     settings: PyTree
     key: Array
     plan: Plan = eqx.field(static=True)
+    spread: Spread | None = eqx.field(static=True, default=None)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -101,8 +104,41 @@ class Lanes(eqx.Module):
         return jax.vmap(over_seeds, in_axes=(0, 0 if self.key.ndim == 2 else None, 0))
 
 
+def _in_parts(
+    lanes: Lanes, spread: Spread, fn: Callable[..., PyTree], packed: list[Any], *rest: Array
+) -> PyTree:
+    """``fn(lanes, packed, *rest)`` of parts of the lanes, in turns on the device that holds them.
+
+    What is computed together with what changes the last digits, so the parts have one size whatever the
+    number of devices. Outcomes have a leading axis, that of the parts.
+    """
+    parts = spread.parts(lanes.shape[0], LANE_PARTS)
+    cut = lambda x: x.reshape(parts, -1, *x.shape[1:])
+    own_seeds = lanes.key.ndim == 2
+    # Keys as words, for a part of an array of keys has another type than the keys.
+    words = jax.random.key_data(lanes.key)
+    impl = jax.random.key_impl(lanes.key)
+
+    def one(part: Any, shared: Any) -> PyTree:
+        settings, own, packed = part
+        pieces, arrays, words, rest = shared
+        key = jax.random.wrap_key_data(own if own_seeds else words, impl=impl)
+        return fn(Lanes(pieces, arrays, settings, key, lanes.plan), packed, *rest)
+
+    everything = (lanes.settings, words if own_seeds else None, packed)
+    return spread.each(one, jax.tree.map(cut, everything), (lanes.pieces, lanes.arrays, words, rest))
+
+
+def _joined(x: Array, lanes: Lanes, spread: Spread) -> Array:
+    """What the parts have made, with the axis of settings in place of the two of parts."""
+    return jax.lax.with_sharding_constraint(x.reshape(lanes.shape[0], *x.shape[2:]), spread.split)
+
+
 def start(lanes: Lanes) -> list[Any]:
     """The first carry of every lane, packed."""
+    if lanes.spread is not None:
+        parts = _in_parts(lanes, lanes.spread, lambda inside, _: start(inside), [])
+        return [_joined(x, lanes, lanes.spread) for x in parts]
     pieces = lanes.pieces
     one = lambda setting, key, _: pieces.packing.pack(pieces.start(lanes.arrays, setting, key))
     return lanes.over(one)(lanes.settings, lanes.key, None)
@@ -122,6 +158,15 @@ def advance(
     Draws that were made ahead may last beyond a record or end before it, so that their number does not
     depend on the length of a stride: runs of other lengths are the same program.
     """
+    spread = lanes.spread
+    if spread is not None:
+        one = lambda inside, *rest: advance(inside, *rest)[::2]
+        parts, columns = _in_parts(lanes, spread, one, packed, step, strides, length)
+        after = [_joined(x, lanes, spread) for x in parts]
+        # Records are read by the host, and so by every process.
+        rows = lambda x: jnp.swapaxes(jax.lax.with_sharding_constraint(x, spread.everywhere), 0, 1)
+        join = lambda x: rows(x).reshape(CAPACITY, *lanes.shape, *x.shape[4:])
+        return after, step + strides * length, jax.tree.map(join, columns)
     first = step
     end = step + strides * length
     empty = lambda s: jnp.zeros((CAPACITY, *lanes.shape, *s.shape), s.dtype)

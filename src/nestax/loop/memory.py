@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 
 from nestax.chain.problem import Problem
+from nestax.devices.hosts import Hosts
 from nestax.errors import SettingError
 from nestax.loop.plan import level_sizes
 from nestax.parts.estimator import AbstractEstimator, first_batches
@@ -42,6 +42,7 @@ def parts_that_fit(
     sizes: tuple[int, ...],
     first_sizes: tuple[int, ...],
     lanes: int,
+    hosts: Hosts | None = None,
 ) -> MicroBatch:
     """The largest parts of batches that fit into memory: whole batches, almost always.
 
@@ -53,7 +54,8 @@ def parts_that_fit(
         problem: the chain, as the method sees it.
         estimator: with everything filled in.
         sizes, first_sizes: draws per level, of a step and of the start.
-        lanes: how many runs there are side by side.
+        lanes: how many runs there are side by side on a device.
+        hosts: the processes that decide alike, by the one with the least memory.
     """
     refresh = estimator.refresh_batch if isinstance(estimator.refresh_batch, int) else 0
     chains = lanes * (1 if problem.blocks is None else problem.blocks.visit)
@@ -71,6 +73,7 @@ def parts_that_fit(
     per_draw = {k: problem.levels[k].held() * (shape(k).rows if dense else 1) * chains for k in drawing}
     need = {k: draws[k] * per_draw[k] for k in drawing}
     free, where = free_memory()
+    free = free if hosts is None else hosts.least(free)
     if sum(need.values()) <= SHARE * free:
         return whole
     room = SHARE * free / sum(need.values())
@@ -112,19 +115,7 @@ def _keeps_jacobians(problem: Problem, estimator: AbstractEstimator, sizes: tupl
 
 
 def free_memory() -> tuple[float, str]:
-    """Bytes that the device has left, and its name; infinite where nobody knows.
-
-    With several processes the least of theirs, so that all of them decide alike.
-    """
-    free, where = _free_here()
-    if jax.process_count() == 1:
-        return free, where
-    from jax.experimental.multihost_utils import process_allgather
-
-    return float(np.min(process_allgather(np.asarray(free)))), f"{where} (the fullest of all processes)"
-
-
-def _free_here() -> tuple[float, str]:
+    """Bytes that the device has left, and its name; infinite where nobody knows."""
     device = jax.local_devices()[0]
     told = device.memory_stats()
     if told:

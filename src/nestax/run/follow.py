@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from nestax.checkpoints.keeper import Keeper
+from nestax.devices.hosts import gathered
 from nestax.loop.compiled import At, Chunk, Compiled
 from nestax.loop.lanes import CAPACITY
 from nestax.loop.plan import Cost, Meter
@@ -117,12 +118,20 @@ class Watch:
             rows[-1]["held_out"] = np.asarray(self.rules.held_out(weights()))
         self.note(rows[-1])
         why = self.met(rows)
-        if self.rules.callback is None:
+        callback = self.rules.callback
+        if callback is None:
             return why
-        record = Record(rows, weights)
-        stopped = asks_to_stop(self.rules.callback(record))
-        record.leave()
-        return why or ("Stopped by the callback." if stopped else None)
+        if self.compiled.hosts.many:  # the first process alone asks, and all must help it to the weights
+            here = gathered(weights())
+            weights = lambda: here
+
+        def stopped() -> bool:
+            record = Record(rows, weights)
+            answer = asks_to_stop(callback(record))
+            record.leave()
+            return answer
+
+        return why or ("Stopped by the callback." if self.compiled.hosts.decide(stopped) else None)
 
 
 class Book:
@@ -197,9 +206,11 @@ def follow(
     """
     rules = rules or Rules()
     end = run.total if until is None else until
+    hosts = run.compiled.hosts
     with contextlib.ExitStack() as stack:
+        stack.enter_context(hosts.together(lambda: f": {keeper.where}" if keeper else ""))
         show = None
-        if is_wanted(progress):
+        if hosts.first and is_wanted(progress):
             show = stack.enter_context(progress_line(end))
         else:
             ALOUD.get()(COMPILING)
@@ -238,6 +249,7 @@ def _go_on(
 ) -> Ended:
     """Chunk after chunk."""
     compiled = run.compiled
+    hosts = compiled.hosts
     single = not run.compiled.lanes
     watch = Watch(rules, compiled)
     if single and not book.finite:
@@ -271,7 +283,7 @@ def _go_on(
             weights = _weights_of(compiled, at)
             if show:
                 show(at.step, **({rules.monitor: book.rows[-1][rules.monitor]} if rules.monitor else {}))
-            late = rules.late()
+            late = None if rules.seconds is None else hosts.decide(rules.late)
             if late and not chunk.strides:  # the last stride is a shorter one
                 chunk = compiled.advance(at, 1, 0)
                 at = chunk.after
@@ -281,14 +293,14 @@ def _go_on(
             if why:
                 return Ended(at, book, Status.SUCCESS, why)
             if at.step < end:
-                if keeper and not asked():
+                if keeper and not hosts.any(asked()):
                     why = keeper.visit(at, book.rows, book.finite)
-                why = Status.INTERRUPTED.value if asked() else why
+                why = Status.INTERRUPTED.value if hosts.any(asked()) else why
                 if why:
                     return Ended(at, book, Status.INTERRUPTED, why)
     except KeyboardInterrupt:
-        if compiled.donates:  # what the chunk began with is gone
-            raise
+        if compiled.donates or hosts.many:
+            raise  # what the chunk began with is gone, or other processes do not know
         book.cut(at.step)
         return Ended(at, book, Status.INTERRUPTED, Status.INTERRUPTED.value)
     if at.step < end and compiled.feed is not None:

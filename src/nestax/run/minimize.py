@@ -9,12 +9,15 @@ from typing import Any
 import jax
 import numpy as np
 import optax
+from jax.sharding import Mesh
 from jaxtyping import Array, PyTree
 
 from nestax.chain.problem import Problem, is_drawn
 from nestax.chain.tracing import computing, shapes_of
 from nestax.checkpoints.fingerprint import described
 from nestax.checkpoints.keeper import Keeper
+from nestax.devices.hosts import Hosts
+from nestax.devices.spread import spread_over
 from nestax.errors import POSITIVE, SettingError, check_count, check_seed, check_setting, choose
 from nestax.estimators.registry import find
 from nestax.loop.compiled import At, Compiled
@@ -54,6 +57,8 @@ def minimize(
     checkpoint: str | Path | None = None,
     checkpoint_every: float = 60.0,
     resume: bool = False,
+    mesh: Mesh | int | None = None,
+    shard: str = "rows",
 ) -> Result:
     """Minimises F(w) over the feasible set of ``problem``.
 
@@ -95,6 +100,10 @@ def minimize(
         resume: go on with the run in that folder, to the same bits as if it had never stopped; begin
             one if the folder holds none. The number of steps may have grown, where no schedule depends
             on it.
+        mesh: a number of devices, or a ``jax.sharding.Mesh``; None means one device, or those on which
+            data has arrived spread. The processes of a mesh call ``minimize`` together, with equal
+            arguments; callbacks are asked, and files written, in the first of them.
+        shard: what the devices share: "rows" of populations, whose number they must divide.
     """
     began = time.perf_counter()
     if not isinstance(problem, Problem):
@@ -108,9 +117,10 @@ def minimize(
     check_callback(callback)
     if held_out is not None:
         _check_held_out(problem, held_out)
+    spread = spread_over(mesh, shard, ("rows",)) or problem.spread
     keeper = None
     if checkpoint is not None or resume:
-        keeper = Keeper(checkpoint, checkpoint_every, resume)
+        keeper = Keeper(checkpoint, checkpoint_every, resume, Hosts(spread and spread.mesh))
     search = None
     if isinstance(estimator, str):
         estimator = find(estimator)()
@@ -158,6 +168,7 @@ def minimize(
         spent=None if start is None else start.cost,
         search=search,
         copies=1 if start is None else 2,
+        spread=spread,
     )
     compiled = run.compiled
     feed = run.compiled.feed

@@ -9,6 +9,8 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from nestax.chain.problem import Problem
+from nestax.devices.hosts import Hosts, digest_of
+from nestax.devices.spread import Spread
 from nestax.errors import SettingError, check_count
 from nestax.loop.compiled import Compiled
 from nestax.loop.memory import asked_for, parts_that_fit
@@ -71,6 +73,8 @@ def prepare(
     search: Cost | None = None,
     grid: tuple[Callable[..., Any], PyTree] | None = None,
     copies: int = 2,
+    spread: Spread | None = None,
+    in_lanes: bool = False,
 ) -> Run:
     """What ``minimize``, ``sweep`` and ``autotune`` have in common.
 
@@ -86,8 +90,19 @@ def prepare(
         begin, spent: the step that the run begins after, and what it has cost by then; None is a start.
         search: what finding the method has cost.
         grid: ``build(problem, setting)`` and the settings of all lanes; None means one lane.
-        copies: as for ``Compiled``.
+        copies, spread, in_lanes: as for ``Compiled``.
     """
+    hosts = Hosts(spread and spread.mesh)
+    if hosts.many:
+        facts = (steps, samples, batch_size, init_batch_size, record_every, record, output, begin)
+        hosts.agree("data, settings or seeds", digest_of((problem, method, key, grid), facts))
+    if spread is not None and not in_lanes:
+        problem = problem.spread_over(spread)
+        if problem.spread is None:
+            raise SettingError(
+                "no level has rows that devices could share, as nx.Population has: leave mesh out, or "
+                "run many settings by nx.sweep(mesh=...)."
+            )
     problem = method.estimator.view(problem)
     method.check(problem)
     columns = choose_columns(problem, record, gap)
@@ -111,7 +126,8 @@ def prepare(
     build, settings = grid or (None, ())
     if micro_batch is None:
         lanes = len(jax.tree.leaves(settings)[0]) * key.shape[-1] if grid else 1
-        parts = parts_that_fit(problem, estimator, sizes, first_sizes, lanes)
+        lanes = lanes // spread.size if spread is not None and in_lanes else lanes
+        parts = parts_that_fit(problem, estimator, sizes, first_sizes, lanes, hosts)
     else:
         parts = asked_for(problem, sizes, micro_batch)
     plan = make_plan(
@@ -132,7 +148,8 @@ def prepare(
         build = Always(method.lifted(problem, first_sizes))
     horizon = on_device(np.asarray(begin + steps, jnp.result_type(int)))
     lane = Lane(problem, build, horizon, plan)
-    return Run(Compiled(lane, settings, key, feed, copies), meter, begin, total, stride, spent)
+    compiled = Compiled(lane, settings, key, feed, copies, spread, in_lanes)
+    return Run(compiled, meter, begin, total, stride, spent)
 
 
 def as_method(problem: Problem, estimator: Any, optimizer: Any = None) -> Method:

@@ -10,10 +10,13 @@ from typing import Any
 import equinox as eqx
 import jax
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Array, PyTree
 
 from nestax.chain.problem import Problem
 from nestax.checkpoints.keeper import Keeper
+from nestax.devices.hosts import Hosts, gathered
+from nestax.devices.spread import check_divides, spread_over
 from nestax.errors import SettingError, check_count, check_seed
 from nestax.figures import plot_sweep
 from nestax.loop.plan import AVERAGES
@@ -166,6 +169,8 @@ def sweep(
     checkpoint: str | Path | None = None,
     checkpoint_every: float = 60.0,
     resume: bool = False,
+    mesh: Mesh | int | None = None,
+    shard: str = "lanes",
 ) -> Sweep:
     """Runs every setting with every seed, side by side, compiled once whatever the grid.
 
@@ -186,11 +191,16 @@ def sweep(
         callback: as in ``minimize``; columns and weights have leading axes (settings, seeds). Returning
             True stops all lanes.
         checkpoint, checkpoint_every, resume: as in ``minimize``.
+        mesh: a number of devices, or a ``jax.sharding.Mesh``; None means one device. The processes of a
+            mesh call ``sweep`` together, with equal arguments.
+        shard: what the devices share: "lanes", whole settings, whose number they must divide; the bits
+            are the same for every number of devices that divides gcd(settings, 16).
     """
     check_callback(callback)
+    spread = spread_over(mesh, shard, ("lanes",))
     keeper = None
     if checkpoint is not None or resume:
-        keeper = Keeper(checkpoint, checkpoint_every, resume)
+        keeper = Keeper(checkpoint, checkpoint_every, resume, Hosts(spread and spread.mesh))
     seeds = np.arange(check_count("seeds", seeds)) if np.ndim(seeds) == 0 else np.asarray(seeds)
     lengths = {len(column) for column in settings.values()} if isinstance(settings, dict) else set()
     if len(lengths) != 1:
@@ -207,6 +217,8 @@ def sweep(
         )
     for seed in seeds.ravel().tolist():
         check_seed(seed)
+    if spread is not None:
+        check_divides(spread, "settings", len(rows))
     if seeds.size > 1 and streams_of(problem):
         raise SettingError(
             "a stream hands the same rows to every seed, so that several would tell nothing about "
@@ -228,6 +240,8 @@ def sweep(
         output=output,
         grid=(built, {name: on_device(np.asarray(v, problem.dtype)) for name, v in settings.items()}),
         copies=1,
+        spread=spread,
+        in_lanes=spread is not None,
     )
     facts = {"run": "sweep", "seeds": seeds.tolist(), "record_every": run.stride}
     ended = follow(run, rules=Rules(callback=callback), keeper=keeper, facts=facts, progress=progress)
@@ -239,7 +253,7 @@ def sweep(
     }
     return Sweep(
         settings,
-        carry.average if output in AVERAGES else carry.w,
+        gathered(carry.average if output in AVERAGES else carry.w),
         records,
         np.asarray([Status.NONFINITE, ended.status])[finite.astype(int)],
         ended.status,

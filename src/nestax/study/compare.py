@@ -9,6 +9,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 import nestax.trees as trees
 from nestax.chain.problem import Problem
@@ -88,6 +89,8 @@ def compare(
     checkpoint: str | Path | None = None,
     checkpoint_every: float = 60.0,
     resume: bool = False,
+    mesh: Mesh | int | None = None,
+    shard: str = "lanes",
 ) -> Comparison:
     """Tunes every method on the same grid and runs all of them with the same number of samples.
 
@@ -109,6 +112,8 @@ def compare(
             F itself where that can be computed and else as the method tracks it.
         checkpoint, checkpoint_every, resume: as in ``minimize``; every sweep has a folder inside. An
             interruption raises KeyboardInterrupt, for half a comparison compares nothing.
+        mesh, shard: as in ``sweep``: the devices share the settings of the grid, and so the reported
+            seeds where those run in lanes of the same shape.
     """
     seeds = list(range(check_count("seeds", seeds))) if np.ndim(seeds) == 0 else list(seeds)  # pyright: ignore[reportArgumentType]
     choosing = tuning_seeds(tune_seeds)
@@ -127,6 +132,8 @@ def compare(
         "progress": progress,
         "checkpoint_every": checkpoint_every,
         "resume": resume,
+        "mesh": mesh,
+        "shard": shard,
     }
     runs = {}
     tuning = {}
@@ -143,6 +150,7 @@ def compare(
         counts = (math.prod(lanes), len(seeds))
         # What is shared draws for every lane by itself, which may cost much where draws are simulated.
         shared = problem.finite and max(counts) <= UNEQUAL * min(counts)
+        shared = shared or mesh is not None  # one setting alone could not be shared by devices
         own = np.tile(choosing, (lanes[0], 1)) if shared else choosing
         try:
             tuning[name] = one("tuning", settings=settings, seeds=own)

@@ -11,11 +11,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.sharding import Mesh
 from jaxtyping import Array, PyTree
 
 from nestax.chain.level import Level
 from nestax.chain.problem import Problem
 from nestax.chain.tracing import compute
+from nestax.devices.hosts import gathered
+from nestax.devices.spread import at_place, spread_over
 from nestax.draws.source import AbstractSource, Batch, Coupling, Groups
 from nestax.errors import ProblemError, check_count, check_setting
 from nestax.parts.estimator import draw_batches
@@ -43,6 +46,8 @@ def evaluate(
     confidence: float = 0.95,
     draws: int | None = None,
     seed: int = 0,
+    mesh: Mesh | int | None = None,
+    shard: str = "rows",
 ) -> Interval:
     """F(w) with a confidence interval, treating the rows as a sample of something larger.
 
@@ -69,6 +74,7 @@ def evaluate(
         draws: how many draws per level to use; needed for a Sampler, where there are no rows, and
             for a Stream of an iterator, where it means the first rows. None uses every row.
         seed: for the draws.
+        mesh, shard: as in ``minimize``.
     """
     check_setting("confidence", confidence, "in (0, 1)", lambda c: (c > 0) & (c < 1))
     if problem.blocks is not None and problem.blocks.weighted:
@@ -79,6 +85,10 @@ def evaluate(
     if problem.endless:
         return _nested(problem, w, confidence, draws, seed)
     problem = problem.every_block()
+    spread = spread_over(mesh, shard, ("rows",)) or problem.spread
+    if spread is not None:
+        problem = at_place(problem.spread_over(spread), spread.everywhere)
+        w = at_place(w, spread.everywhere)
     drawn = None
     if draws is not None:
         sizes = tuple(check_count("draws", draws) for _ in problem.levels)
@@ -96,7 +106,7 @@ def evaluate(
     for level, per_sample in zip(problem.levels, influences, strict=True):
         members = _members(level.source) if drawn is None and per_sample else [None] * len(per_sample)
         for member, effects in zip(members, per_sample, strict=True):
-            _add(samples, member, np.asarray(effects, np.float64))
+            _add(samples, member, np.asarray(gathered(effects), np.float64))
     variance = streamed + sum(_variance_of_mean(effects) for _, effects in samples)
     return _interval(float(value), variance, confidence)
 
@@ -266,11 +276,20 @@ def _effects(level: Level, x: PyTree, batch: Any, adjoint: PyTree) -> list[Array
         # Outputs are sums over the groups, so the effect of a row is the same whatever the other rows.
         sizes = [member.size for member in batch.members]
         return [over(lambda k, g=g: _vary(batch, g, k), size) for g, size in enumerate(sizes)]
-    effects = over(lambda k: batch.part(k, 1), batch.size)
+    if isinstance(batch, Batch) and batch.spread is not None:
+        effects = batch.spread.map(_effects_here, batch.draws, (level.bare, x, adjoint))
+    else:
+        effects = over(lambda k: batch.part(k, 1), batch.size)
     if batch.weights is None:
         return [effects]
     # Σ weight·(effect − mean), written as a mean over the draws.
     return [(effects - batch.weights @ effects) * batch.weights * batch.size]
+
+
+def _effects_here(draws: PyTree, shared: Any) -> Array:
+    """The effects of the draws that a device holds."""
+    level, x, adjoint = shared
+    return _effects(level, x, Batch(draws), adjoint)[0]
 
 
 def _vary(groups: Coupling, group: int, k: Array) -> Batch:

@@ -1,0 +1,1 @@
+"""Many devices and many processes, on JAX's own engine: what lies where, and who decides."""

@@ -1,0 +1,170 @@
+"""Sums and rows that devices share, and what is refused. Here on one device, as tests have it."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+import nestax as nx
+from nestax.devices.hosts import Hosts, digest_of
+from nestax.devices.spread import Spread, at_place, found_on, line_of, spread_over
+from nestax.errors import SettingError
+
+ROWS = np.random.default_rng(0).normal(size=(96, 3))
+
+
+@pytest.fixture
+def spread():
+    return Spread(line_of(1, "rows"), "rows")
+
+
+@pytest.fixture
+def problem():
+    return nx.problems.mean_deviation(nx.datasets.synthetic_returns(96, 3), delta=1e-2).replace(
+        exact=None
+    )
+
+
+def test_a_sum_over_parts_is_the_sum(spread):
+    rows = at_place(jnp.asarray(ROWS), spread.split)
+    total = jax.jit(lambda x: spread.total(lambda part, y: jnp.sum(part * y, 0), x, 2.0 * jnp.ones(3)))
+    np.testing.assert_allclose(total(rows), 2 * ROWS.sum(0), rtol=1e-13)
+
+
+def test_the_parts_of_a_sum_do_not_depend_on_the_devices_that_divide_them():
+    class Wide(Spread):
+        size = 4
+
+    one = Spread(line_of(1, "rows"), "rows")
+    four = Wide(one.mesh, "rows")
+    assert one.parts(96, 64) == four.parts(96, 64) == 32
+    assert four.parts(100, 64) == 4
+
+
+@pytest.mark.parametrize("kind", ["float64", "float32", "bfloat16", "int32", "bool"])
+def test_rows_are_read_and_written_by_their_owner(spread, kind):
+    rows = at_place(jnp.asarray(ROWS > 0 if kind == "bool" else ROWS * 100, kind), spread.split)
+    index = jnp.asarray([[3, 95], [0, 3]])
+    taken = jax.jit(spread.take)(rows, index)
+    assert np.array_equal(taken, np.asarray(rows)[np.asarray(index)])
+    new = jnp.zeros((2, 3), kind)
+    put = jax.jit(spread.put)(rows, jnp.asarray([5, 7]), new)
+    expected = np.array(rows)
+    expected[[5, 7]] = 0
+    assert np.array_equal(put, expected)
+
+
+def test_a_negative_zero_stays_one(spread):
+    rows = at_place(-jnp.zeros((4, 1)), spread.split)
+    assert np.signbit(jax.jit(spread.take)(rows, jnp.asarray([2]))).all()
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_run_over_rows_is_the_run_without_a_mesh_up_to_rounding(problem, weighted):
+    if weighted:
+        data = nx.Population(nx.datasets.synthetic_returns(96, 3), weights=np.arange(1.0, 97.0))
+        problem = problem.with_data(mean=data, variance=data)
+    run = lambda **more: nx.minimize(
+        problem, nx.SnapshotSMVR(period=7), optax.sgd(0.1), steps=20, **more
+    )
+    plain, spread = run(batch_size=2), run(batch_size=2, mesh=1)
+    np.testing.assert_allclose(spread.w, plain.w, rtol=1e-10)
+    for name, column in plain.records.items():
+        np.testing.assert_allclose(spread.records[name], column, rtol=1e-9, err_msg=name)
+
+
+def test_rows_that_arrive_spread_stay_so(problem, spread):
+    data = jax.device_put(nx.datasets.synthetic_returns(96, 3), spread.split)
+    arrived = problem.with_data(mean=data, variance=data)
+    assert arrived.spread == spread
+    run = lambda problem, **more: nx.minimize(
+        problem, nx.SMVR(beta=0.1), optax.sgd(0.1), steps=10, batch_size=2, **more
+    )
+    assert np.array_equal(run(arrived).w, run(problem, mesh=1).w)
+
+
+def test_an_interval_over_rows_is_the_one_without_a_mesh(problem):
+    plain = nx.evaluate(problem, problem.w0)
+    spread = nx.evaluate(problem, problem.w0, mesh=1)
+    assert spread.value == pytest.approx(plain.value, rel=1e-12)
+    assert spread.stderr == pytest.approx(plain.stderr, rel=1e-12)
+
+
+def test_a_sweep_over_lanes_is_the_one_without_a_mesh_up_to_rounding(problem):
+    run = lambda **more: nx.sweep(
+        problem,
+        lambda s: (nx.SMVR(beta=0.1), optax.sgd(s.lr)),
+        settings=nx.grid(lr=[0.1, 0.2]),
+        seeds=[[1, 2], [3, 4]],
+        steps=20,
+        batch_size=2,
+        **more,
+    )
+    plain, spread = run(), run(mesh=1)
+    for name, column in plain.records.items():
+        np.testing.assert_allclose(spread.records[name], column, rtol=1e-9, err_msg=name)
+
+
+def mesh_of(kind, *names):
+    return Mesh(
+        np.asarray(jax.devices()[:1]).reshape((1,) * len(names)), names, axis_types=(kind,) * len(names)
+    )
+
+
+@pytest.mark.parametrize(
+    ("mesh", "words"),
+    [
+        (64, "mesh=64 asks for more devices than the .* there are; a processor counts as one, unless"),
+        (0, "mesh must be a whole number of at least 1; got 0"),
+        ("gpus", r"mesh must be a number of devices, or a jax.sharding.Mesh such as .*; got str"),
+        (lambda: mesh_of(AxisType.Explicit, "rows"), "mesh must have axes of the type Auto"),
+        (lambda: mesh_of(AxisType.Auto, "a", "b"), "mesh has the axes a, b: call one of them 'rows'"),
+    ],
+)
+def test_a_mesh_that_cannot_be_used_is_refused(mesh, words):
+    with pytest.raises(SettingError, match=words):
+        spread_over(mesh() if callable(mesh) else mesh, "rows", ("rows",))
+
+
+def test_what_devices_cannot_share_equally_is_refused(problem, monkeypatch):
+    monkeypatch.setattr(Spread, "size", 5)
+    with pytest.raises(
+        SettingError, match="96 rows cannot be shared equally by 5 devices: take 95 rows"
+    ):
+        nx.minimize(problem, nx.SMVR(), optax.sgd(0.1), steps=5, batch_size=2, mesh=1)
+    with pytest.raises(SettingError, match="2 settings cannot be shared equally by 5 devices: take 5"):
+        nx.sweep(
+            problem,
+            lambda s: (nx.SMVR(beta=0.1), optax.sgd(s.lr)),
+            settings=nx.grid(lr=[0.1, 0.2]),
+            seeds=1,
+            steps=5,
+            mesh=1,
+        )
+    with pytest.raises(SettingError, match="shard must be one of lanes; got 'rows'"):
+        nx.sweep(problem, lambda s: None, settings=nx.grid(lr=[0.1]), seeds=1, steps=5, shard="rows")
+
+
+def test_processes_that_do_not_know_of_each_other_are_refused(monkeypatch):
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "4")
+    with pytest.raises(SettingError, match=r"one of 4 processes of Slurm.*jax.distributed.initialize"):
+        spread_over(1, "rows", ("rows",))
+
+
+def test_one_process_decides_for_itself():
+    hosts = Hosts(line_of(1, "rows"))
+    assert hosts.first
+    assert not hosts.many
+    assert hosts.decide(lambda: "so") == "so"
+    assert hosts.least(3.0) == 3.0
+    assert hosts.any(True)
+    assert digest_of({"x": np.ones(3)}) != digest_of({"x": np.zeros(3)})
+    assert digest_of(jax.random.key(1)) != digest_of(jax.random.key(2))
+
+
+def test_only_a_leading_axis_counts_as_spread(spread):
+    columns = jax.device_put(np.ones((2, 4)), NamedSharding(spread.mesh, PartitionSpec(None, "rows")))
+    assert found_on(columns) is None
+    assert found_on(np.ones(3)) is None

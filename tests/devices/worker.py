@@ -1,0 +1,212 @@
+"""One process of the tests of this folder: ``worker.py TASK NUMBER PROCESSES PORT [FOLDER]``."""
+
+import hashlib
+import json
+import math
+import os
+import random
+import re
+import signal
+import sys
+import threading
+import time
+import types
+from pathlib import Path
+
+import jax
+import numpy as np
+import optax
+
+import nestax as nx
+from nestax.devices.spread import spread_over
+from nestax.loop import compiled, lanes
+from nestax.run.prepare import as_method, prepare
+
+SHORT = {"batch_size": 2, "record_every": 10}
+
+
+def problem(rows=64, **changes):
+    """Its exact values come from passes over the population."""
+    made = nx.problems.mean_deviation(nx.datasets.synthetic_returns(rows, 3), delta=1e-2)
+    return made.replace(exact=None, **changes)
+
+
+def digest(result):
+    columns = [np.asarray(column) for _, column in sorted(result.records.items())]
+    parts = [np.asarray(x) for x in jax.tree.leaves(result.w)]
+    return hashlib.sha256(b"".join(x.tobytes() for x in [*columns, *parts])).hexdigest()[:16]
+
+
+def in_lanes(method=nx.SMVR, steps=40, **more):
+    return nx.sweep(
+        problem(),
+        lambda s: (method(beta=s.beta), optax.sgd(s.lr)),
+        settings=nx.grid(beta=[0.1, 0.5], lr=[0.1, 0.2]),
+        seeds=2,
+        steps=steps,
+        **SHORT | more,
+    )
+
+
+def in_rows(method, steps=40, **more):
+    return nx.minimize(problem(), method, optax.sgd(0.1), steps=steps, **SHORT | more)
+
+
+# Made when they are used: nothing may be computed before processes know of each other.
+ESTIMATORS = {
+    "SMVR": lambda: nx.SMVR(beta=0.1),
+    "AdjointSMVR": lambda: nx.AdjointSMVR(beta=0.1),
+    "SnapshotSMVR": lambda: nx.SnapshotSMVR(period=10),
+    "Exact": lambda: nx.Exact(),
+}
+
+
+def bits(folder, meshes=None, names=tuple(ESTIMATORS)):
+    """Digests of runs over lanes and rows, by the number of devices."""
+    del folder
+    out = {}
+    for count in meshes or (1, 2, 4):
+        own = out.setdefault(str(count), {})
+        for name in names:
+            own[f"rows {name}"] = digest(in_rows(ESTIMATORS[name](), mesh=count))
+            if name != "Exact":
+                own[f"lanes {name}"] = digest(in_lanes(type(ESTIMATORS[name]()), mesh=count))
+    return out
+
+
+def moved(folder):
+    """Runs that stop on one number of devices and go on on another, over lanes and over rows."""
+    out = {}
+    for name, run in {
+        "lanes": in_lanes,
+        "rows": lambda **o: in_rows(nx.SnapshotSMVR(period=10), **o),
+    }.items():
+        kept = {"checkpoint": Path(folder) / name, "steps": 40}
+        run(mesh=2, callback=lambda record: record["step"] >= 20, **kept)
+        out[name] = digest(run(mesh=1, resume=True, **kept)) == digest(run(mesh=2, steps=40))
+    return out
+
+
+def is_key(x):
+    return jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key)
+
+
+def few_bits(folder):
+    return bits(folder, (2,), ("SnapshotSMVR",))
+
+
+def gather(folder):
+    """The largest array that two devices gather, and the memory of one over its share of rows."""
+    del folder
+    rows = 2**16
+    spread = spread_over(2, "rows", ("rows",))
+    method = as_method(problem(), nx.SnapshotSMVR(period=10), optax.sgd(0.1))
+    sizes = {"steps": 100, "batch_size": 2}
+    run = prepare(problem(rows), method, key=jax.random.key(0), spread=spread, **sizes)
+    whole = run.compiled
+    args = (
+        jax.tree.leaves(whole.all),
+        whole.packing.pack(whole.start().carry),
+        *map(np.int32, (0, 1, 1)),
+    )
+    program = compiled._program(lanes.advance, whole.structure).lower(*args).compile()
+    shapes = re.findall(r"= \w+\[([\d,]*)\]\S* all-(?:gather|to-all)\(", program.as_text())
+    memory = program.memory_analysis()
+    # An array that is passed twice is there once.
+    shards = [x.addressable_shards[0].data for x in args[0] if not is_key(x)]
+    held = {x.unsafe_buffer_pointer(): x.nbytes for x in shards}
+    share = rows * 3 * np.dtype(whole.lane.problem.dtype).itemsize / 2
+    return {
+        "gathered": max(math.prod(int(n) for n in shape.split(",") if n) for shape in shapes),
+        "memory": (sum(held.values()) + memory.temp_size_in_bytes) / share,
+    }
+
+
+def together(folder):
+    """A run with everything that a host decides, in processes that differ in all of it."""
+    first = jax.process_index() == 0
+    uneven(jax.process_index())
+    seen = []
+
+    def look(record):
+        assert first, "callbacks are asked in the first process alone"
+        seen.append(record.w.shape)
+        return record["step"] >= 60
+
+    kept = {"checkpoint": Path(folder) / ("kept" if first else "elsewhere"), "checkpoint_every": 0.0}
+    stopped = in_lanes(steps=100, mesh=2, callback=look, **kept)
+    gone_on = in_lanes(steps=100, mesh=2, resume=True, **kept)
+    late = in_rows(nx.SMVR(beta=0.1), steps=100_000, seconds=0.2, mesh=2)
+    return {
+        "stopped": stopped.message,
+        "step": int(stopped.records["step"][-1]),
+        "seen": len(seen),
+        "files": sorted(path.name for path in Path(folder).iterdir()),
+        "digest": digest(gone_on),
+        "late": late.message.split(" ")[:2],
+        "steps": int(late.records["step"][-1]),
+    }
+
+
+def uneven(number):
+    """Another clock, other memory, and a load that comes and goes."""
+    dice = random.Random(number)
+    compiled.time = types.SimpleNamespace(perf_counter=lambda: time.perf_counter() * 10**number)
+    compiled.free_memory = lambda: (2.0**30 * (1 + number), f"device {number}")
+
+    def load():
+        while True:
+            begin = time.perf_counter()
+            while time.perf_counter() - begin < dice.random() * 0.05 * number:
+                pass
+            time.sleep(dice.random() * 0.02)
+
+    threading.Thread(target=load, daemon=True).start()
+
+
+def long(folder, **more):
+    """Goes on until somebody ends it."""
+    print("begun", flush=True)
+    kept = {"checkpoint": Path(folder) / "kept", "checkpoint_every": 0.0, "resume": True}
+    return {"message": in_lanes(steps=2_000_000, record_every=1000, mesh=2, **kept, **more).message}
+
+
+def ended(folder):
+    """The run of ``long``, as far as it has come, and without having been ended."""
+    kept = {"checkpoint": Path(folder) / "kept", "resume": True}
+    reach = int(os.environ["REACH"])
+    again = in_lanes(steps=reach, record_every=1000, mesh=2, **kept)
+    return {"resumed": digest(again), "whole": digest(in_lanes(steps=reach, record_every=1000, mesh=2))}
+
+
+def wrong(folder):
+    """Data that differ between the processes."""
+    del folder
+    rows = nx.datasets.synthetic_returns(64, 3, seed=jax.process_index())
+    nx.minimize(nx.problems.mean_deviation(rows), nx.SMVR(beta=0.1), optax.sgd(0.1), steps=10, mesh=2)
+
+
+def failing(folder):
+    """An error in one process alone."""
+    del folder
+
+    def look(record):
+        raise ValueError("the callback fails")
+
+    in_lanes(mesh=2, callback=look)
+
+
+def main():
+    task, number, processes, port, *folder = sys.argv[1:]
+    if int(processes) > 1:
+        jax.config.update("jax_cpu_collectives_implementation", "gloo")
+        jax.distributed.initialize(
+            f"localhost:{port}", int(processes), int(number), heartbeat_timeout_seconds=20
+        )
+    out = globals()[task](*(folder or [None]))
+    print(json.dumps(out), flush=True)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    main()
