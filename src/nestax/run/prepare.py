@@ -121,6 +121,11 @@ def prepare(
     if output == "random":  # drawn first: the run simply stops there
         total = begin + int(np.random.default_rng([seed, 0x7A0]).integers(steps))
     fed = any(level.source is not None and level.source.fed for level in problem.levels)
+    if fed and hosts.many:
+        raise SettingError(
+            "a Stream cannot be read by several processes together, as each cuts it by a clock of its own: "
+            "use nx.Population for rows that devices share, or run every process by itself."
+        )
     courses = courses_of(problem, estimator, sizes, first_sizes) if fed else []
     problem = with_room(problem, courses) if fed else problem
     build, settings = grid or (None, ())
