@@ -123,7 +123,7 @@ def prepare(
     fed = any(level.source is not None and level.source.fed for level in problem.levels)
     if fed and hosts.many:
         raise SettingError(
-            "a Stream cannot be read by several processes together, as each cuts it by a clock of its own: "
+            "a Stream cannot be read by several processes together, as each has a clock of its own: "
             "use nx.Population for rows that devices share, or run every process by itself."
         )
     courses = courses_of(problem, estimator, sizes, first_sizes) if fed else []
