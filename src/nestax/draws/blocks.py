@@ -37,8 +37,8 @@ class Visits(eqx.Module):
     shared: whether all blocks see the same rows, so that what is computed from a row is computed once.
     """
 
-    blocks: Array
-    index: Array
+    blocks: Any  # an Array; in ``axes`` a number
+    index: Any
     shared: bool = eqx.field(static=True, default=False)
 
     @property
@@ -49,7 +49,7 @@ class Visits(eqx.Module):
     @property
     def axes(self) -> "Visits":
         """The axis of blocks, for ``jax.vmap``."""
-        return Visits(0, None if self.shared else 0, self.shared)  # pyright: ignore[reportArgumentType]
+        return Visits(0, None if self.shared else 0, self.shared)
 
     def of(self, places: Array) -> "Visits":
         """Those of some of the blocks, by their places in ``blocks``."""
