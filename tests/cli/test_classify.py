@@ -68,7 +68,14 @@ def test_numbers_are_those_of_the_estimators(run):
     (X, y), (new, truth) = made(300, 10, 0), made(200, 2, 1)
     scaled = lambda model: make_pipeline(StandardScaler(), model)
     models = {
-        "tilted": nx.sklearn.TiltedClassifier(max_iter=480, random_state=3),
+        "tilted": nx.sklearn.TiltedClassifier(
+            inner_tilt=-2.0,
+            outer_tilt=10.0,
+            balanced=False,
+            l2=0.01,
+            max_iter=480,
+            random_state=3,
+        ),
         "logistic": scaled(LogisticRegression()),
         "logistic, class weights": scaled(LogisticRegression(class_weight="balanced")),
     }
