@@ -30,6 +30,11 @@ def same(one, other):
         np.testing.assert_array_equal(column, other.records[name])
 
 
+def test_a_column_that_is_not_there_is_told_with_those_that_are(problem):
+    with pytest.raises(nx.SettingError, match=r"no column 'loss'; it has step, .*exact_value"):
+        run(problem, callback=lambda record: record["loss"] < 1)
+
+
 @pytest.mark.parametrize("reads", ["nothing", "weights", "some weights"])
 def test_every_record_is_shown_with_its_weights_and_changes_nothing(problem, reads):
     seen = []

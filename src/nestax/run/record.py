@@ -25,6 +25,12 @@ class Record(dict[str, Any]):
         self._weights: Callable[[], PyTree] | None = weights
         self._w: PyTree = None
 
+    def __missing__(self, name: str) -> Any:
+        raise SettingError(
+            f"a record has no column {name!r}; it has {', '.join(self)}: others are asked for with "
+            "record=[...]."
+        )
+
     @property
     def w(self) -> PyTree:
         """The weights of this record: those that the run returns if it is stopped here."""
