@@ -27,6 +27,7 @@ def test_every_file_of_a_method_is_imported_once():
         "__init__",
         "registry",
         "bibliography",
+        "multilevel",
         "per_block",
     }
 

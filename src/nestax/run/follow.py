@@ -131,7 +131,8 @@ class Watch:
             record.leave()
             return answer
 
-        return why or ("Stopped by the callback." if self.compiled.hosts.decide(stopped) else None)
+        ends = self.compiled.hosts.decide(stopped)  # asked also where a rule ends the run already
+        return why or ("Stopped by the callback." if ends else None)
 
 
 class Book:
