@@ -180,6 +180,7 @@ def test_a_sweep_goes_on_with_every_lane(problem, tmp_path, monkeypatch):
         )
 
 
+@pytest.mark.slow
 def test_a_search_for_settings_is_not_repeated(problem, tmp_path, monkeypatch):
     solve = lambda **rest: nx.minimize(
         problem, samples=9_000, batch_size=2, record_every=10, seed=3, **rest

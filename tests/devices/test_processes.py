@@ -36,6 +36,7 @@ def test_a_full_pass_gathers_sums_and_no_rows():
     assert out["memory"] <= 1.2
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_on_another_number_of_devices(tmp_path):
     assert Processes("moved", devices=2, folder=tmp_path).wait()[0].out == {"lanes": True, "rows": True}
 

@@ -95,6 +95,7 @@ def test_samples_are_two_batches_on_average():
     assert meter.per_step.samples == 2 * VISIT * 4
 
 
+@pytest.mark.slow
 def test_lanes_agree_with_runs_and_nothing_depends_on_chunks():
     problem = chain()
     settings = {"steps": 8, "batch_size": 2, "record": ["value"], "progress": False}

@@ -135,6 +135,7 @@ def test_decimals_and_percent_are_the_same_portfolio():
     assert floor(percent) == pytest.approx(1e4 * floor(decimal)) == portfolio.LEAST_VARIANCE
 
 
+@pytest.mark.slow
 def test_reported_seeds_may_be_named(result):
     smvr = {"SMVR": portfolio.CONTENDERS["SMVR"]._replace(values=(0.1, 0.3))}
     found = reproduce_portfolio(

@@ -72,6 +72,7 @@ def test_the_chain_is_stationary_only_when_all_of_it_has_been_seen():
         assert np.linalg.norm(grad(jnp.asarray(x))) > 2 * EPS
 
 
+@pytest.mark.slow
 def test_what_the_docstring_says_of_sizes():
     problem = nx.problems.zero_chain(EPS)
     assert problem.w0.shape == (T,)

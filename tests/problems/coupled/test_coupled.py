@@ -166,6 +166,7 @@ def test_value_is_the_definition(name):
     assert report.exact_error < 1e-12
 
 
+@pytest.mark.slow
 def test_pairs_in_parts_are_all_pairs(monkeypatch):
     """The closed forms and their gradients, cut up."""
     for name in CASES:
@@ -248,6 +249,7 @@ def ndcg_of(h, y, query):
     return np.mean(each)
 
 
+@pytest.mark.slow
 def test_ndcg_bounds_the_true_one_and_learns_an_order():
     X, _, query = queries()
     y = np.digitize(X @ [1.0, -0.5, 0.2, 0.0], [0.0, 0.8, 1.6])
@@ -262,6 +264,7 @@ def test_ndcg_bounds_the_true_one_and_learns_an_order():
     assert ndcg_of(X @ np.asarray(run.w), y, query) > 0.95
 
 
+@pytest.mark.slow
 def test_a_learned_temperature_stays_warm_and_an_encoder_learns():
     """Its least value is in the feasible set, and the loss falls below that of the first temperature."""
     x, z = views()

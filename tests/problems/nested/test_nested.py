@@ -50,6 +50,7 @@ def test_information_gain_is_the_closed_form():
     assert interval.stderr < 0.04
 
 
+@pytest.mark.slow
 def test_the_best_design_measures_what_is_known_least():
     """On a ball: along the first axis."""
     best = gain([1, 0, 0])
@@ -88,6 +89,7 @@ def test_log_marginal_is_the_closed_form():
     assert abs(interval.value - marginal(A, rows())) < 0.02
 
 
+@pytest.mark.slow
 def test_log_marginal_is_maximised():
     """With memory of every row, nearer to the optimum than at the start by far."""
     A = np.asarray([[0.5, 0.0], [0.2, 0.5]])

@@ -72,6 +72,7 @@ def test_memory_of_states_finds_the_optimum_and_plain_batches_another():
     assert left["plain"] > 3 * left["memory"]
 
 
+@pytest.mark.slow
 def test_two_independent_next_states_leave_no_bias():
     """The mean over many draws is F and its gradient; with one next state it is more."""
     value, grad, best = exact(np.ones(STATES))
