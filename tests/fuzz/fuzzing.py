@@ -355,7 +355,7 @@ class Commands:
         root = SimpleNamespace(command=SimpleNamespace(main=main), info_name="nestax")
         here = os.getcwd()
         try:
-            shell.repeat(SimpleNamespace(find_root=lambda: root), folder)
+            shell.repeat(SimpleNamespace(find_root=lambda: root), folder, None)
         finally:
             os.chdir(here)
 
