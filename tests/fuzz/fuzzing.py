@@ -25,6 +25,7 @@ import warnings
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import jax.numpy as jnp
 import numpy as np
@@ -355,7 +356,8 @@ class Commands:
         root = SimpleNamespace(command=SimpleNamespace(main=main), info_name="nestax")
         here = os.getcwd()
         try:
-            shell.repeat(SimpleNamespace(find_root=lambda: root), folder, None)
+            with mock.patch("nestax.compiling.user_cache", lambda: folder):  # where the key is kept
+                shell.repeat(SimpleNamespace(find_root=lambda: root), folder, None)
         finally:
             os.chdir(here)
 
