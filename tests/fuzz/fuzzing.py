@@ -356,7 +356,7 @@ class Commands:
         root = SimpleNamespace(command=SimpleNamespace(main=main), info_name="nestax")
         here = os.getcwd()
         try:
-            with mock.patch("nestax.compiling.user_cache", lambda: folder):  # where the key is kept
+            with mock.patch("nestax.compiling.user_cache", return_value=folder):  # where the key is kept
                 shell.repeat(SimpleNamespace(find_root=lambda: root), folder, None)
         finally:
             os.chdir(here)
