@@ -175,7 +175,7 @@ def test_a_libsvm_file_needs_no_target_and_the_share_is_recorded(tmp_path):
     found = json.loads(done.stdout)
     assert (found["train_rows"], found["test_rows"]) == ({"0": 21, "1": 189}, {"0": 9, "1": 81})
     settings = json.loads((out / "settings.json").read_text())["settings"]
-    assert (settings["held_out"], settings["target"], settings["drop"]) == (0.3, None, "2")
+    assert (settings["held_out"], settings["target"], settings["drop"]) == (0.3, None, ["2"])
     assert settings["repeats"] == found["splits"] == 2
     page = (out / "report.html").read_text()
     assert "90 rows of train held out, mean ± standard deviation over 2 splits" in page
@@ -208,7 +208,7 @@ def test_columns_of_words_are_left_out_of_both_files(files, tmp_path):
     line = refuse(named, "--target", "verdict", "--test", test)
     assert "words instead of numbers in column 'name' (such as 'Ann')" in line
     assert "--drop name," in line
-    ((known, new),) = load(str(named), "verdict", None, "name", str(test), None, [0])
+    ((known, new),) = load(str(named), "verdict", None, ["name"], str(test), None, [0])
     assert known.features == new.features == tuple(FEATURES)
 
 

@@ -452,10 +452,11 @@ def _forward(fn: Any, args: list[Array]) -> tuple[list[list[Array]], PyTree]:
     return tiles, value
 
 
-def _random_state() -> str:
+def _random_state() -> list[bytes]:
     """Where the random numbers of NumPy stand that every program shares.
 
     Those of Python's ``random`` say nothing: type checkers draw from them whenever a function is called.
-    As text, because the array of its words has no truth value when two states are compared.
+    As bytes, because the array of its words has no truth value when two states are compared.
     """
-    return repr(np.random.get_state(legacy=False))  # noqa: NPY002 (what others draw from)
+    state = np.random.get_state(legacy=False)  # noqa: NPY002 (what others draw from)
+    return [np.asarray(part).tobytes() for part in jax.tree.leaves(state)]

@@ -17,7 +17,7 @@ def compare_methods(
     data: str,
     unit: str | None,
     prices: bool,
-    drop: str | None,
+    drop: list[str] | None,
     risk: float,
     methods: str,
     samples: int,
