@@ -56,6 +56,7 @@ def solve_portfolio(
     unit: str | None,
     prices: bool,
     drop: list[str] | None,
+    drop_missing: bool,
     risk: float,
     constraint: str,
     low: float | None,
@@ -72,7 +73,7 @@ def solve_portfolio(
     kind = find(method)
     if constraint == "simplex" and not (low is high is None):
         constraint = "box"
-    table = load(returns, unit, prices, drop)
+    table = load(returns, unit, prices, drop, drop_missing)
     problem, exact, reference = prepare(table, risk, constraint, low, high)
     budget: dict[str, Any] = {"steps": STEPS} if samples is None else {"samples": samples}
     budget |= {"batch_size": batch_size}
@@ -130,7 +131,11 @@ def solve_portfolio(
 
 
 def load(
-    name: str, unit: str | None = None, prices: bool = False, drop: list[str] | None = None
+    name: str,
+    unit: str | None = None,
+    prices: bool = False,
+    drop: list[str] | None = None,
+    drop_missing: bool = False,
 ) -> Returns:
     """Returns in percent: "synthetic", "industry10" and its like, or a file."""
     known = re.fullmatch(r"industry([0-9]+)", name)
@@ -140,11 +145,11 @@ def load(
                 f"there is no file {name}; besides files there are synthetic and industry10, 12, 17, 30."
             )
         kind = "prices" if prices else "returns"
-        return read_returns(name, unit=unit, kind=kind, drop=names_in(drop))
+        return read_returns(name, unit=unit, kind=kind, drop=names_in(drop), drop_missing=drop_missing)
     if unit is not None or prices:
         raise SettingError(f"{name} is returns in percent: leave out --unit and --prices.")
-    if drop:
-        raise SettingError(f"--drop is for files: {name} has all of its assets.")
+    if drop or drop_missing:
+        raise SettingError(f"--drop and --drop-missing are for files: {name} is whole.")
     if known:
         return industry(int(known[1]))
     values = synthetic_returns()

@@ -61,6 +61,9 @@ DropOption = Annotated[
         help="Columns to leave out, separated by commas or one by one; one with a comma in quotes."
     ),
 ]
+DropMissingOption = Annotated[
+    bool, typer.Option("--drop-missing", help="Leave out rows with a missing cell, and count them.")
+]
 PricesOption = Annotated[bool, typer.Option("--prices", help="The file holds prices, not returns.")]
 RiskOption = Annotated[
     float, typer.Option(help="Price of one unit of standard deviation; nx.problems has other risks.")
@@ -135,6 +138,7 @@ def portfolio(
     unit: UnitOption = None,
     prices: PricesOption = False,
     drop: DropOption = None,
+    drop_missing: DropMissingOption = False,
     risk: RiskOption = 0.2,
     constraint: Annotated[
         Constraint,
@@ -226,6 +230,7 @@ def compare(
     unit: UnitOption = None,
     prices: PricesOption = False,
     drop: DropOption = None,
+    drop_missing: DropMissingOption = False,
     risk: RiskOption = 0.2,
     methods: Annotated[
         str, typer.Option(help="Names from `nestax methods`, separated by commas.")

@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from nestax.chain.tracing import Traced, trace
-from nestax.errors import Range, SettingError, check_count, check_setting, choose
+from nestax.errors import Range, SettingError, check_count, check_setting, choose, is_traced
 from nestax.table import number
 
 #: A number, or one number per level.
@@ -75,7 +75,7 @@ def _told(value: Any) -> str:
     """Numbers that are known as people write them; anything else as Equinox writes it."""
     if isinstance(value, Settings):
         return repr(value)
-    known = isinstance(value, float | np.ndarray | jax.Array) and not isinstance(value, jax.core.Tracer)
+    known = isinstance(value, float | np.ndarray | jax.Array) and not is_traced(value)
     if not (known and np.ndim(value) < 2 and jnp.issubdtype(jnp.result_type(value), jnp.number)):
         return eqx.tree_pformat(value)
     words = [number(float(x)) for x in np.atleast_1d(value)]
