@@ -383,7 +383,8 @@ def test_a_workbook_needs_packages(tmp_path, monkeypatch):
 def test_rows_with_a_missing_cell_are_left_out_if_asked_for(write, kind):
     """Of prices the next return spans the row that is gone; words are refused as ever."""
     path = write(
-        "date,a,b\n2020-01-02,1,2\n2020-01-03,2, \n2020-01-06,4,1\n,5,3\n2020-01-07,2,NA\n2020-01-08,8,2\n"
+        "date,a,b\n2020-01-02,1,2\n2020-01-03,2, \n2020-01-06,4,1\n"
+        ",5,3\n2020-01-07,2,NA\n2020-01-08,8,2\n"
     )
     more = {"unit": "percent"} if kind == "returns" else {"kind": "prices"}
     with pytest.raises(nx.ProblemError, match=r"or rows \(--drop-missing; drop_missing=True in"):
