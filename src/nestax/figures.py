@@ -42,11 +42,16 @@ def plot_run(records: dict[str, np.ndarray], path: str | Path | None) -> Any:
     plt = _pyplot()
     figure, axes = _stacked(plt, len(panels))
     for axis, names in zip(axes, panels, strict=True):
-        for name, colour in zip(names, COLOURS, strict=False):
-            axis.plot(records["samples"], records[name], color=colour, label=NAMES[name])
+        for k, (name, colour) in enumerate(zip(names, COLOURS, strict=False)):
+            # Noise that is tracked lies behind what it is of, pale, and is cut where it goes further.
+            own = {"alpha": 0.5, "zorder": 1.5} if k else {}
+            axis.plot(records["samples"], records[name], color=colour, label=NAMES[name], **own)
+            if not k and len(names) > 1:
+                axis.set_ylim(axis.get_ylim())
         _finish(axis, names, [records[name] for name in names])
-        if len(names) > 1:
-            axis.legend(frameon=False)
+    handles, labels = axes[0].get_legend_handles_labels()
+    if len(labels) > 1:
+        figure.legend(handles, labels, frameon=False, loc="outside upper center", ncols=len(labels))
     return _saved(figure, path)
 
 

@@ -230,7 +230,9 @@ class Problem(eqx.Module):
         """A copy in which the named levels draw from other data, for example held-out rows."""
 
         def swap(level: Level, new: Any) -> Level:
-            return trees.cast(level.replace(data=new), self.dtype)
+            changed = trees.cast(level.replace(data=new), self.dtype)
+            _refuse_batches(level, changed)
+            return changed
 
         # Closed form and optimum belong to the old data.
         changed = self._with_levels(data, swap)
@@ -462,6 +464,19 @@ def _fit_together(levels: list[Level], shape: Shapes) -> tuple[Level, ...]:
             "The chain:\n" + "\n".join(lines)
         )
     return tuple(bound)
+
+
+def _refuse_batches(old: Level, new: Level) -> None:
+    """Refuses what is fed if its rows have an axis more than those that the level had before."""
+    sources = [level.source for level in (old, new) if level.source is not None]
+    if len(sources) < 2 or not sources[1].fed:
+        return
+    ndims = [[x.ndim for x in jax.tree.leaves(source.example())] for source in sources]
+    if [n + 1 for n in ndims[0]] == ndims[1]:
+        raise ProblemError(
+            f"the rows given to level {new.name!r} have one axis more than its rows before: if every "
+            "item of the iterator is a batch of rows, say nx.Stream(..., batches=True)."
+        )
 
 
 def _line(name: str, level: Level | None, shape: Shapes) -> str:
