@@ -444,8 +444,7 @@ def _fit_together(levels: list[Level], shape: Shapes) -> tuple[Level, ...]:
             if x is shape and type(x.structs()) in (tuple, list) and x.size == len(x.leaves):
                 reason = f"w is a {type(x.structs()).__name__} of numbers, and jnp.asarray(w0) a vector."
             reason = reason if reason.endswith(".") else f"{reason}."
-            call = "fn(x, *args)" if level.deterministic else "fn(x, draw, *args)"
-            why = f"cannot take the value before it, called as {call}: {reason}"
+            why = f"cannot take the value before it, called as {_call_of(level, x)}: {reason}"
             raise refuse(level, why) from users_part(error)
         x = level.shape.outputs
         wrong = sorted({d for _, d in x.leaves} - {dtype})
@@ -464,6 +463,17 @@ def _fit_together(levels: list[Level], shape: Shapes) -> tuple[Level, ...]:
             "The chain:\n" + "\n".join(lines)
         )
     return tuple(bound)
+
+
+def _call_of(level: Level, x: Shapes) -> str:
+    """How a level is called, and with arrays of which shapes."""
+    if level.deterministic:
+        return f"fn(x, *args) with x {x.in_short()}"
+    call = f"fn(x, draw, *args) with x {x.in_short()}"
+    rows = level.source
+    if rows is None or rows.size is None or level.batched or isinstance(level.data, AbstractBlocks):
+        return call
+    return f"{call} and draw {shapes_of(rows.example()).in_short()}"
 
 
 def _refuse_batches(old: Level, new: Level) -> None:
