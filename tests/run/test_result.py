@@ -75,6 +75,9 @@ def test_noise_that_is_tracked_hides_no_value():
     (axis,) = figure.axes
     exact, tracked = axis.lines
     assert tracked.zorder < exact.zorder
+    with_held_out = plot_run(records | {"held_out": np.linspace(1, 2, 5)}, None)
+    assert [len(axis.lines) for axis in with_held_out.axes] == [3]
+    assert with_held_out.axes[0].get_ylim()[1] > 2
     assert 0.85 < axis.get_ylim()[0] < axis.get_ylim()[1] < 1.05
     assert axis.get_legend() is None
     assert len(figure.legends) == 1
