@@ -115,7 +115,8 @@ def autotune(
     if streams_of(problem):
         raise ProblemError(
             "settings are found on draws that can be repeated, and a Stream has none: give a method "
-            "with its settings, such as nx.SelfTuning() and optax.adam(0.01), or tune on some rows in memory."
+            "with its settings, such as nx.SelfTuning() and optax.adam(0.01), or tune on some rows in "
+            "memory."
         )
     candidate = Candidate()
     example = candidate.method(1.0)
