@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import nestax as nx
 from nestax.cli import app
-from nestax.cli.classify import fit_all, load, over_splits
+from nestax.cli.classify import fit_all, load, over_splits, verdict
 
 pytest.importorskip("jinja2")
 pytest.importorskip("matplotlib").use("Agg")
@@ -197,6 +197,19 @@ def test_the_mean_over_splits_and_how_far_they_lie_apart():
     assert (mean["class"]["a"]["tilted"], spread["class"]["a"]["tilted"]) == (0.75, 0.25)
     assert (mean["group"]["west"]["tilted"], mean["group"]["east"]["tilted"]) == (0.75, 1.0)
     assert spread["group"]["east"]["tilted"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("tilted", "weighted", "words"),
+    [
+        (0.82, 0.89, "logistic regression with class weights is 7.0 points ahead: take that"),
+        (0.885, 0.89, "do not tell it apart from logistic regression with class weights."),
+        (0.95, 0.80, "That is 7.0 points more than logistic regression has."),
+    ],
+)
+def test_a_verdict_says_what_to_take(tilted, weighted, words):
+    means = {"tilted": tilted, "logistic": 0.88, "logistic, class weights": weighted}
+    assert words in verdict(means, dict.fromkeys(means, 0.01))
 
 
 def test_columns_of_words_are_left_out_of_both_files(files, tmp_path):

@@ -170,6 +170,8 @@ class Cells:
         for name in sorted(wanted - set(self.names)):
             near = difflib.get_close_matches(name, self.names, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"there are {listed(self.names)}."
+            if all(np.isfinite(number(there)) for there in self.names):
+                hint = f"its first {self.word} holds numbers and must name the columns."
             raise ProblemError(f"{self.path} has no column {name!r}; {hint}")
         return wanted
 
