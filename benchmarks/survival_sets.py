@@ -241,10 +241,9 @@ def main() -> None:
                 shown = {k: with_error(np.asarray(of["left"]), unit=100) for k, of in found.items()}
                 print(name, rows, shown, flush=True)
                 path.write_text(json.dumps(kept))
-    if "batches" in kept:
-        print(batch_table(kept["batches"]))
-    if "exact" in kept:
-        fill("survival.md", {"cox sets exact": exact_table(kept["exact"]).to_markdown()})
+    tables = {"cox sets exact": exact_table, "cox sets batches": batch_table}
+    filled = {name: of(kept[part]) for name, of in tables.items() if (part := name.split()[-1]) in kept}
+    fill("survival.md", {name: table.to_markdown() for name, table in filled.items()})
 
 
 if __name__ == "__main__":
