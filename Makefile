@@ -157,7 +157,7 @@ portfolio-table: $(READY)
 
 # One data set comes with lifelines, of which nothing else is needed.
 memory-table: $(READY)
-	$(BIN)/python -m pip install --quiet --no-deps lifelines
+	$(BIN)/python -m pip install --quiet --no-deps --constraint=benchmarks/peers/survival.txt lifelines
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/memory_cost.py
 
@@ -166,8 +166,10 @@ PEERS := .venv-torch/bin/python
 PEERS_READY = test -x $(PEERS) || $(PYTHON) -m venv .venv-torch; \
 	$(PEERS) -m pip install --quiet $(addprefix --constraint=,$(CONSTRAINTS)) --editable . torch==2.13.0
 
+SURVIVAL := --constraint=benchmarks/peers/survival.txt
 tracked-cox:
-	$(PEERS_READY) -r benchmarks/peers/survival.txt
+	$(PEERS_READY) $(SURVIVAL) scikit-survival torchsurv
+	$(PEERS) -m pip install --quiet --no-deps $(SURVIVAL) lifelines
 	$(PEERS) benchmarks/tracked_cox.py
 
 LIBAUC = $(PEERS_READY) pillow scikit-learn tqdm && $(PEERS) -m pip install --quiet --no-deps -r benchmarks/peers/libauc.txt

@@ -14,6 +14,7 @@ import functools
 import importlib.metadata
 import io
 import itertools
+import json
 import os
 import time as clock
 from collections.abc import Callable
@@ -31,7 +32,7 @@ import nestax as nx
 import tracked_ranking
 from nestax.table import Table
 from pages import fill
-from script import SMALL, few, in_parts, size
+from script import SMALL, few, in_parts, results, size
 from tables import with_error
 from tracked_ranking import MARGIN, POSITIVE, ROWS, cross_entropy, nothing, soap, two_ranks
 
@@ -358,6 +359,8 @@ def check() -> dict[str, Any]:
 
 
 def measure() -> dict[str, Any]:
+    path = results("ranking_peers.json")
+    before = json.loads(path.read_text()) if path.exists() else {}
     cells: dict[str, Any] = {}
     for case, (measured, name) in few(CASES, small=2).items():
         cells[case] = {}
@@ -366,6 +369,7 @@ def measure() -> dict[str, Any]:
             one = cells[case][label] = cell(contender, SETS[name], MEASURES[measured].of)
             shown = with_error(np.asarray(one["found"]), unit=100)
             chosen = one["rate"], one["forgotten"], one["squeezed"]
+            path.write_text(json.dumps(before | {"cells": cells}))
             print(f"{case}, {label}: {shown} {chosen} {clock.perf_counter() - began:.0f} s", flush=True)
     return cells
 

@@ -3,7 +3,7 @@
     make robust-peers       against the package itself, in an environment of its own; needs NESTAX_DATA
 
 A linear score on two sets, whose optimum a cone solver finds, and a network with one hidden layer of 16
-on the first, of whose labels a tenth is turned round. Half of the rows are trained on, others a seed.
+on the first. Half of the rows are trained on, others for every seed.
 "The batch alone" is what networks of dro minimise, the worst shares of the rows of the batch, and the
 same for KL, which dro has for linear scores only; ``nx.problems.dro`` is run by SCSC with its default
 setting. Both take 2,000 steps of Adam with a rate that falls linearly to nothing and is chosen on seeds
@@ -12,7 +12,9 @@ of its own, by the worst case over all training rows.
 
 import functools
 import importlib.metadata
+import sys
 import time as clock
+import types
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -22,13 +24,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jaxtyping import Array
+from scipy.optimize import minimize
 
 import nestax as nx
 from nestax.table import Table
 from pages import fill
 from script import SMALL, few, in_parts, size
 from tables import with_error
-from tracked_robust import TURNED, first_weights, score
+from tracked_robust import first_weights, score
 
 ROWS = size((4, 16, 64), small=(4,))
 STEPS = size(2_000, small=20)
@@ -36,9 +39,10 @@ TUNING = size(2, small=1)
 SEEDS = size(8, small=2)
 RATES = size((0.003, 0.01, 0.03, 0.1), small=(0.03,))
 #: Of the balls, and the share of the rows that counts.
-KL_RADIUS, CHI_RADIUS, TAIL = 0.3, 0.5, 0.2
-#: With a ball it only bounds derivatives, and changes no optimum where the scale is above it.
-PENALTY = 0.01
+KL_RADIUS, CHI_RADIUS, TAIL = 0.3, 0.5, 0.5
+#: With a ball they only bound derivatives, and change no optimum where the scale is above. That of KL is
+#: the one of ``RobustClassifier``: with 0.01 three runs in 24 of a network were lost.
+KL_PENALTY, CHI_PENALTY = 0.05, 0.01
 BISECTIONS = 60
 #: Losses that differ by less are equal.
 EQUAL = 1e-9
@@ -107,8 +111,8 @@ class Adversary(NamedTuple):
 
 
 ADVERSARIES = {
-    "KL": Adversary(kl_shares, nx.problems.KL(PENALTY, KL_RADIUS)),
-    "χ²": Adversary(chi_shares, nx.problems.ChiSquare(PENALTY, CHI_RADIUS)),
+    "KL": Adversary(kl_shares, nx.problems.KL(KL_PENALTY, KL_RADIUS)),
+    "χ²": Adversary(chi_shares, nx.problems.ChiSquare(CHI_PENALTY, CHI_RADIUS)),
     "CVaR": Adversary(tail_shares, nx.problems.CVaR(TAIL)),
 }
 
@@ -136,12 +140,10 @@ def examples(name: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def training(task: Set, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Half of the rows, and for networks some labels that are wrong."""
+    """Half of the rows."""
     X, y = examples(task.name)
-    rng = np.random.default_rng(seed)
-    rows = rng.permutation(len(X))[len(X) // 2 :]
-    turned = task.network & (rng.random(len(rows)) < TURNED)
-    return X[rows], np.where(turned, 1 - y[rows], y[rows])
+    rows = np.random.default_rng(seed).permutation(len(X))[len(X) // 2 :]
+    return X[rows], y[rows]
 
 
 def start(task: Set, seed: int, features: int) -> Any:
@@ -240,8 +242,18 @@ def measure() -> dict[str, Any]:
 # Against the package
 
 
+def without_images() -> None:
+    """Lets dro be imported where the installed PyTorch has no torchvision that fits; images need it."""
+    for name in ("torchvision", "torchvision.models", "torchattacks"):
+        sys.modules[name] = types.ModuleType(name)
+
+
 def cone_optima(name: str, kind: str) -> dict[str, Any]:
-    """Least values by the linear models of dro, and the largest difference to ours at their weights."""
+    """Least values, the lower of what the linear models of dro and a quasi-Newton method find.
+
+    The solver of dro gives up on some; "below" is the most by which its value was the higher one where
+    it did not, and "above" the most by which it was the lower one.
+    """
     from dro.linear_model import KLDRO, Chi2DRO, CVaRDRO
 
     settings = {
@@ -249,22 +261,43 @@ def cone_optima(name: str, kind: str) -> dict[str, Any]:
         "χ²": (Chi2DRO, {"eps": 2 * CHI_RADIUS}),
         "CVaR": (CVaRDRO, {"alpha": TAIL}),
     }
-    values, seconds, apart = [], [], 0.0
+    kind_of, numbers = settings[kind]
+    values, seconds, apart, failed = [], [], [], 0
     for seed in range(SEEDS):
         X, y = training(Set(name, False), seed)
-        kind_of, numbers = settings[kind]
+        of = functools.partial(risk_of, ADVERSARIES[kind].shares, jnp.asarray(X), jnp.asarray(y))
+        found = least(of, X.shape[1])
+        values.append(found)
         began = clock.perf_counter()
         model = kind_of(X.shape[1], model_type="logistic", **numbers)
-        model.fit(X, 2 * y - 1)
+        try:
+            model.fit(X, 2 * y - 1)
+        except Exception as error:  # each of its models has an error of its own
+            print(name, kind, seed, str(error), flush=True)
+            failed += 1
+            continue
         seconds.append(clock.perf_counter() - began)
-        w = {"slope": jnp.asarray(model.theta), "intercept": jnp.asarray(model.b)}
-        own = float(
-            worst(ADVERSARIES[kind].shares, losses_of(linear, w, jnp.asarray(X), jnp.asarray(y)))
-        )
-        values.append(own)
-        apart = max(apart, abs(own - getattr(model, "robust_obj", own)))
-    assert apart < 1e-4, apart
-    return {"values": values, "seconds": seconds, "apart": apart}
+        theirs = float(of({"slope": jnp.asarray(model.theta), "intercept": jnp.asarray(model.b)}))
+        apart.append(theirs - found)
+        values[-1] = min(found, theirs)
+    ends = {"below": max(apart), "above": -min(apart)} if apart else {}
+    return {"values": values, "seconds": seconds, "failed": failed, **ends}
+
+
+def risk_of(shares: Any, X: Array, y: Array, w: Any) -> Array:
+    return worst(shares, losses_of(linear, w, X, y))
+
+
+def least(of: Callable[[Any], Array], features: int) -> float:
+    """By BFGS from zero weights on; F is convex, and smooth but for CVaR."""
+    both = jax.jit(jax.value_and_grad(lambda v: of({"slope": v[:-1], "intercept": v[-1]})))
+    found = minimize(
+        lambda v: tuple(map(np.asarray, both(v))),
+        np.zeros(features + 1),
+        jac=True,
+        options={"gtol": 1e-9},
+    )
+    return float(found.fun)
 
 
 def batch_losses() -> float:
@@ -286,6 +319,7 @@ def batch_losses() -> float:
 
 
 def check() -> dict[str, Any]:
+    without_images()
     names = {task.name for task in SETS.values() if not task.network}
     return {
         "dro": importlib.metadata.version("dro"),
