@@ -269,7 +269,8 @@ def cone_optima(name: str, kind: str) -> dict[str, Any]:
         found = least(of, X.shape[1])
         values.append(found)
         began = clock.perf_counter()
-        model = kind_of(X.shape[1], model_type="logistic", **numbers)
+        model = kind_of(X.shape[1], model_type="logistic")
+        model.update(numbers)
         try:
             model.fit(X, 2 * y - 1)
         except Exception as error:  # each of its models has an error of its own
