@@ -84,7 +84,7 @@ def test_what_cannot_be_shared_is_refused(monkeypatch):
 
 @pytest.mark.slow
 def test_tables_trackers_and_an_optimiser_lie_in_pieces():
-    """Of what two devices hold: the largest share of any array of a table, and of what is like weights."""
+    """What share two devices hold at most of a table, and of all that is like weights."""
     out = Processes("places", devices=2).wait(300)[0].out
     assert out == {"table": 0.5, "weights": 0.5, "arrived": 0.5, "near": True}
 
