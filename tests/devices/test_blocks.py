@@ -12,6 +12,7 @@ import nestax as nx
 from nestax.devices.spread import Spread, beside_weights, line_of, spread_of_weights, weights_in_pieces
 from nestax.errors import SettingError
 
+OVER_ONE = {"mesh": 1, "shard": "blocks"}
 ROWS = np.random.default_rng(0).normal(size=(8, 6, 3))
 
 
@@ -49,7 +50,7 @@ def minimised(problem, method, **more):
     ],
 )
 def test_a_run_over_blocks_is_the_run_without_a_mesh_up_to_rounding(problem, method):
-    plain, spread = minimised(problem(), method), minimised(problem(), method, mesh=1, shard="blocks")
+    plain, spread = minimised(problem(), method), minimised(problem(), method, **OVER_ONE)
     np.testing.assert_allclose(spread.w, plain.w, rtol=1e-10)
     for name, column in plain.records.items():
         np.testing.assert_allclose(spread.records[name], column, rtol=1e-8, err_msg=name)
@@ -64,6 +65,12 @@ def test_blocks_that_arrive_spread_stay_so_and_a_table_is_found_again(tmp_path):
     minimised(chain(), nx.BlockSMVR(beta=0.2), callback=lambda record: record["step"] >= 5, **kept)
     again = minimised(chain(), nx.BlockSMVR(beta=0.2), resume=True, **kept)
     assert np.array_equal(again.w, whole.w)
+
+
+def test_an_interval_over_blocks_is_the_one_without_a_mesh():
+    plain, spread = (nx.evaluate(chain(), jnp.ones(3), **more) for more in ({}, OVER_ONE))
+    assert spread.value == pytest.approx(plain.value, rel=1e-12)
+    assert spread.stderr == pytest.approx(plain.stderr, rel=1e-12)
 
 
 def test_what_cannot_be_shared_is_refused(monkeypatch):
@@ -86,7 +93,7 @@ def test_what_cannot_be_shared_is_refused(monkeypatch):
 def test_tables_trackers_and_an_optimiser_lie_in_pieces():
     """What share two devices hold at most of a table, and of all that is like weights."""
     out = Processes("places", devices=2).wait(300)[0].out
-    assert out == {"table": 0.5, "weights": 0.5, "arrived": 0.5, "near": True}
+    assert out == {"table": 0.5, "weights": 0.5, "arrived": 0.5, "near": True, "interval": True}
 
 
 def test_weights_are_cut_along_their_longest_axis_that_can_be(monkeypatch):

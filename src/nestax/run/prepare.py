@@ -98,7 +98,7 @@ def prepare(
         facts = (steps, samples, batch_size, init_batch_size, record_every, record, output, begin)
         hosts.agree("data, settings or seeds", digest_of((problem, method, key, grid), facts))
     if spread is not None and not in_lanes:
-        problem = _shared(problem, spread)
+        problem = shared_by(problem, spread)
     problem = method.estimator.view(problem)
     method.check(problem)
     columns = choose_columns(problem, record, gap)
@@ -153,7 +153,7 @@ def prepare(
     return Run(compiled, meter, begin, total, stride, spent)
 
 
-def _shared(problem: Problem, spread: Spread) -> Problem:
+def shared_by(problem: Problem, spread: Spread) -> Problem:
     """The problem with its rows, its blocks or its weights shared by devices."""
     if spread.what == "model":
         if is_drawn(problem.w0):
