@@ -19,7 +19,7 @@ from nestax.chain.prox import Prox
 from nestax.chain.tracing import Shapes, shapes_of, users_part
 from nestax.devices.spread import Spread
 from nestax.draws.blocks import AbstractBlocks, mean_over_blocks
-from nestax.errors import ProblemError
+from nestax.errors import ProblemError, is_traced
 from nestax.table import Table, as_html
 
 
@@ -421,6 +421,25 @@ def _check_blocks(levels: list[Level]) -> None:
             "levels with blocks need the same number of blocks and of visits at every level that draws; "
             f"got {', '.join(words)}."
         )
+    endless = [level for level, kind in zip(drawing, kinds, strict=True) if kind and kind[0] is None]
+    for level in endless[1:]:
+        if _draw_apart(endless[0].data, level.data):
+            raise ProblemError(
+                f"levels {endless[0].name!r} and {level.name!r} are about different outer draws: give "
+                "both the same nx.Sampler as outer."
+            )
+
+
+def _draw_apart(one: Any, other: Any) -> bool:
+    """Whether outer draws of two levels look alike and differ; some may hold a part of the others."""
+    draws = [source.given(jax.random.key(0)) for source in (one, other)]
+    leaves = list(map(jnp.asarray, jax.tree.leaves(draws)))
+    if any(map(is_traced, leaves)) or shapes_of(draws[0]) != shapes_of(draws[1]):
+        return False
+    keys = lambda x: jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+    words = [np.asarray(jax.random.key_data(x) if keys(x) else x) for x in leaves]
+    half = len(words) // 2
+    return any(x.tobytes() != y.tobytes() for x, y in zip(words[:half], words[half:], strict=True))
 
 
 def _fit_together(levels: list[Level], shape: Shapes) -> tuple[Level, ...]:
