@@ -20,7 +20,7 @@ from nestax.chain.shared_blocks import by_parts
 from nestax.chain.tracing import Shapes, shapes_of, users_part
 from nestax.devices.spread import Spread
 from nestax.draws.blocks import AbstractBlocks, mean_over_blocks
-from nestax.errors import ProblemError
+from nestax.errors import ProblemError, is_traced
 from nestax.table import Table, as_html
 
 
@@ -231,7 +231,9 @@ class Problem(eqx.Module):
         """A copy in which the named levels draw from other data, for example held-out rows."""
 
         def swap(level: Level, new: Any) -> Level:
-            return trees.cast(level.replace(data=new), self.dtype)
+            changed = trees.cast(level.replace(data=new), self.dtype)
+            _refuse_batches(level, changed)
+            return changed
 
         # Closed form and optimum belong to the old data.
         changed = self._with_levels(data, swap)
@@ -428,6 +430,25 @@ def _check_blocks(levels: list[Level]) -> None:
             "levels with blocks need the same number of blocks and of visits at every level that draws; "
             f"got {', '.join(words)}."
         )
+    endless = [level for level, kind in zip(drawing, kinds, strict=True) if kind and kind[0] is None]
+    for level in endless[1:]:
+        if _draw_apart(endless[0].data, level.data):
+            raise ProblemError(
+                f"levels {endless[0].name!r} and {level.name!r} are about different outer draws: give "
+                "both the same nx.Sampler as outer."
+            )
+
+
+def _draw_apart(one: Any, other: Any) -> bool:
+    """Whether outer draws of two levels look alike and differ; some may hold a part of the others."""
+    draws = [source.given(jax.random.key(0)) for source in (one, other)]
+    leaves = list(map(jnp.asarray, jax.tree.leaves(draws)))
+    if any(map(is_traced, leaves)) or shapes_of(draws[0]) != shapes_of(draws[1]):
+        return False
+    keys = lambda x: jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+    words = [np.asarray(jax.random.key_data(x) if keys(x) else x) for x in leaves]
+    half = len(words) // 2
+    return any(x.tobytes() != y.tobytes() for x, y in zip(words[:half], words[half:], strict=True))
 
 
 def _fit_together(levels: list[Level], shape: Shapes) -> tuple[Level, ...]:
@@ -451,8 +472,7 @@ def _fit_together(levels: list[Level], shape: Shapes) -> tuple[Level, ...]:
             if x is shape and type(x.structs()) in (tuple, list) and x.size == len(x.leaves):
                 reason = f"w is a {type(x.structs()).__name__} of numbers, and jnp.asarray(w0) a vector."
             reason = reason if reason.endswith(".") else f"{reason}."
-            call = "fn(x, *args)" if level.deterministic else "fn(x, draw, *args)"
-            why = f"cannot take the value before it, called as {call}: {reason}"
+            why = f"cannot take the value before it, called as {_call_of(level, x)}: {reason}"
             raise refuse(level, why) from users_part(error)
         x = level.shape.outputs
         wrong = sorted({d for _, d in x.leaves} - {dtype})
@@ -471,6 +491,30 @@ def _fit_together(levels: list[Level], shape: Shapes) -> tuple[Level, ...]:
             "The chain:\n" + "\n".join(lines)
         )
     return tuple(bound)
+
+
+def _call_of(level: Level, x: Shapes) -> str:
+    """How a level is called, and with arrays of which shapes."""
+    if level.deterministic:
+        return f"fn(x, *args) with x {x.in_short()}"
+    call = f"fn(x, draw, *args) with x {x.in_short()}"
+    rows = level.source
+    if rows is None or rows.size is None or level.batched or isinstance(level.data, AbstractBlocks):
+        return call
+    return f"{call} and draw {shapes_of(rows.example()).in_short()}"
+
+
+def _refuse_batches(old: Level, new: Level) -> None:
+    """Refuses what is fed if its rows have an axis more than those that the level had before."""
+    sources = [level.source for level in (old, new) if level.source is not None]
+    if len(sources) < 2 or not sources[1].fed:
+        return
+    ndims = [[x.ndim for x in jax.tree.leaves(source.example())] for source in sources]
+    if [n + 1 for n in ndims[0]] == ndims[1]:
+        raise ProblemError(
+            f"the rows given to level {new.name!r} have one axis more than its rows before: if every "
+            "item of the iterator is a batch of rows, say nx.Stream(..., batches=True)."
+        )
 
 
 def _line(name: str, level: Level | None, shape: Shapes) -> str:

@@ -27,7 +27,8 @@ class Conditional(AbstractBlocks):
     """Blocks that are outer draws ξ, each with inner draws η of its own; a step visits some ξ.
 
     A level on it is ``fn(x, (ξ, η), *args)``; with no inner draws, ``fn(x, ξ, *args)``: such a level is
-    exact once ξ is known. A step draws ``batch_size`` inner draws for every outer one.
+    exact once ξ is known. A step draws ``batch_size`` inner draws for every outer one. All levels of a
+    chain are about the same ξ, so all of them get the same ``outer``.
 
     Args:
         outer: rows, one a block, none visited twice in a step; or an ``nx.Sampler``, whose draws never
