@@ -75,7 +75,8 @@ def row(
 def short(x: np.ndarray, unit: float) -> str:
     if not np.isfinite(x).all():
         return "diverged"
-    return f"{unit * x.mean():.2g} ± {unit * x.std(ddof=1) / len(x) ** 0.5:.1g}"
+    mean, error = unit * x.mean(), unit * x.std(ddof=1) / len(x) ** 0.5
+    return f"{mean:.0f} ± {error:.0f}" if error >= 9.5 else f"{mean:.2g} ± {error:.1g}"
 
 
 def kept(name: str) -> dict[str, Any]:
