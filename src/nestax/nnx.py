@@ -12,7 +12,7 @@ from nestax.parts.track import check_forgetting, track, track_init, untracked
 try:
     from flax import nnx
 except ImportError:
-    raise ImportError("nestax.nnx needs Flax: pip install nestax[flax].") from None
+    raise ImportError("nestax.nnx needs Flax: pip install 'nestax[flax]'.") from None
 
 
 class Memory(nnx.Variable):
