@@ -86,8 +86,8 @@ def main() -> None:
     good = [k for k in kills if k.get("equal") and told(k) and k["seconds"] <= 60]
     of_jax = sum(not kill["sentence"] for kill in good)
     print(
-        f"{len(good)} of {len(kills)} kills: the other ended with a sentence, {of_jax} times that of JAX, "
-        "and the resumed run is equal."
+        f"{len(good)} of {len(kills)} kills: the other ended with a sentence, {of_jax} times "
+        "that of JAX, and the resumed run is equal."
     )
     if good:
         print(f"The other took at most {max(k['seconds'] for k in good):.1f} seconds.")
