@@ -98,7 +98,7 @@ class Report:
             lines.append(f"closed form against the population: {self.exact_error:.1e}")
         found = [f"! {sentence}" for sentence in self.problems]
         found += [f"? {sentence}" for sentence in self.advice]
-        return [*lines, *(found or ["no problem found"])]
+        return [*lines, *(found or ["nothing wrong was found"])]
 
     def _repr_html_(self) -> str:
         """For notebooks."""
