@@ -349,9 +349,9 @@ def reaches_the_optimum(method: AbstractEstimator, samples: int = SAMPLES) -> No
     gap = _late_gap(runs)
     start = float(runs.records["gap"][0, 0, 0])
     assert gap <= 0.01 * start, (
-        f"{name} ends at a gap of {gap:.1e} on a problem that starts at {start:.1e}: more than 1 %, with "
-        f"batches of {RUN_BATCH} and the step rule that published_step(problem) tells; if it needs shorter "
-        "steps, let that return nx.steps.Descent(0.01)"
+        f"{name} ends at a gap of {gap:.1e} on a problem that starts at {start:.1e}: more than 1 %, "
+        f"with batches of {RUN_BATCH} and the step rule that published_step(problem) tells; if it needs "
+        "shorter steps, let that return nx.steps.Descent(0.01)"
     )
     if not isinstance(method, Plain):
         plain = _plain_gap(method.about.levels, method.about.outer_exact, problem, samples)
