@@ -254,3 +254,21 @@ def test_batched_levels_and_blocks_are_measured_too():
     blocks = nx.check(make(lambda w, r: r * w, nx.Blocks(rows.reshape(5, 100, 3), visit=2)), draws=64)
     assert blocks.plain_bias > 0.1
     assert "a method with memory removes that" in blocks.memory[0]
+
+
+@pytest.mark.parametrize("shape", [(), (2,)])
+def test_a_level_with_a_generator_of_its_own_is_another_one_each_time(shape):
+    """Of one number, which stands in the program, or of an array beside it."""
+    rows = np.random.default_rng(0).normal(size=(20, 2))
+    generator = np.random.default_rng(1)
+    problem = lambda noise: nx.Problem(
+        [
+            nx.Level(lambda w, row: (w + row + noise()) @ row, rows, name="noisy"),
+            nx.Level(lambda u: u**2),
+        ],
+        jnp.ones(2),
+    )
+    report = nx.check(problem(lambda: generator.normal(size=shape or None)), draws=16)
+    assert any("level 'noisy' is another function each time" in words for words in report.problems)
+    fixed = np.ones(shape)
+    assert nx.check(problem(lambda: fixed), draws=16).ok
