@@ -16,6 +16,7 @@ from nestax.chain.every_block import across_blocks
 from nestax.chain.jacobian import Jacobian, pull_through
 from nestax.chain.level import Level
 from nestax.chain.prox import Prox
+from nestax.chain.shared_blocks import by_parts
 from nestax.chain.tracing import Shapes, shapes_of, users_part
 from nestax.devices.spread import Spread
 from nestax.draws.blocks import AbstractBlocks, mean_over_blocks
@@ -144,12 +145,12 @@ class Problem(eqx.Module):
 
     @property
     def spread(self) -> Spread | None:
-        """The devices that share the rows of a level, the first that has any."""
+        """The devices that share the rows or the blocks of a level, the first that has any."""
         sources = [level.source for level in self.levels if level.source is not None]
         return next((source.spread for source in sources if source.spread is not None), None)
 
     def spread_over(self, spread: Spread) -> "Problem":
-        """A copy whose populations are shared by some devices."""
+        """A copy whose populations, or blocks, are shared by some devices."""
         placed: dict[int, Any] = {}
         return self._with_sources(lambda source: source.spread_over(spread, placed))
 
@@ -281,11 +282,11 @@ class Problem(eqx.Module):
         """f_K ∘ … ∘ f_1(w) over the population, whatever closed form there is."""
         if self.blocks is None:
             return self.level_values(w)[-1]
-        return self._over_blocks(lambda block: block.level_values(w)[-1])
+        return self.mean_over_blocks(lambda block: block.level_values(w)[-1])
 
     def _chain_value_and_grad(self, w: PyTree) -> tuple[Array, PyTree]:
         if self.blocks is not None:
-            return self._over_blocks(lambda block: block._chain_value_and_grad(w))
+            return self.mean_over_blocks(lambda block: block._chain_value_and_grad(w))
         pulls = []
         x = w
         for level in self.levels:
@@ -293,10 +294,18 @@ class Problem(eqx.Module):
             pulls.append(pull)
         return x, pull_through(pulls, x)
 
-    def _over_blocks(self, fn: Callable[["Problem"], PyTree]) -> PyTree:
-        """Mean over the blocks of what ``fn`` makes of each."""
-        assert self.blocks is not None
-        return mean_over_blocks(self.blocks, lambda number: fn(self.block(number)))
+    def mean_over_blocks(self, fn: Callable[..., PyTree], *tables: PyTree) -> PyTree:
+        """Mean of ``fn(block, *rows)`` over the blocks, with the rows that tables have for each."""
+
+        def of_all(problem: "Problem", *tables: PyTree) -> PyTree:
+            assert problem.blocks is not None
+            row = lambda number: jax.tree.map(lambda x: x[number], tables)
+            one = lambda number: fn(problem.block(number), *row(number))
+            return mean_over_blocks(problem.blocks, one)
+
+        if self.spread is None:
+            return of_all(self, *tables)
+        return by_parts(self, lambda part, *tables: (of_all(part, *tables), ()), *tables)[0]
 
     def add_penalty(self, w: PyTree, value: Array, grad: PyTree) -> tuple[Array, PyTree]:
         if self.penalty is None:
