@@ -119,11 +119,10 @@ def ndcg(
     fit = fit_together([("the data", X, y)], squared, model, w0, False, l2)
     try:
         names, which, size = np.unique(labels, return_inverse=True, return_counts=True)
-        missing = np.any(names != names)
+        if np.any(names != names):
+            raise TypeError
     except TypeError:  # they cannot be compared
-        missing = True
-    if missing:
-        raise ProblemError("query must hold labels of one type, and none may be missing.")
+        raise ProblemError("query must hold labels of one type, and none may be missing.") from None
     if (size < 2).any():
         raise ProblemError(
             f"query {names[np.argmin(size)]} has one document, which nothing can be ranked before: "
