@@ -16,10 +16,11 @@ from nestax.chain.every_block import across_blocks
 from nestax.chain.jacobian import Jacobian, pull_through
 from nestax.chain.level import Level
 from nestax.chain.prox import Prox
+from nestax.chain.shared_blocks import by_parts
 from nestax.chain.tracing import Shapes, shapes_of, users_part
 from nestax.devices.spread import Spread
 from nestax.draws.blocks import AbstractBlocks, mean_over_blocks
-from nestax.errors import ProblemError
+from nestax.errors import ProblemError, is_traced
 from nestax.table import Table, as_html
 
 
@@ -144,12 +145,12 @@ class Problem(eqx.Module):
 
     @property
     def spread(self) -> Spread | None:
-        """The devices that share the rows of a level, the first that has any."""
+        """The devices that share the rows or the blocks of a level, the first that has any."""
         sources = [level.source for level in self.levels if level.source is not None]
         return next((source.spread for source in sources if source.spread is not None), None)
 
     def spread_over(self, spread: Spread) -> "Problem":
-        """A copy whose populations are shared by some devices."""
+        """A copy whose populations, or blocks, are shared by some devices."""
         placed: dict[int, Any] = {}
         return self._with_sources(lambda source: source.spread_over(spread, placed))
 
@@ -230,7 +231,9 @@ class Problem(eqx.Module):
         """A copy in which the named levels draw from other data, for example held-out rows."""
 
         def swap(level: Level, new: Any) -> Level:
-            return trees.cast(level.replace(data=new), self.dtype)
+            changed = trees.cast(level.replace(data=new), self.dtype)
+            _refuse_batches(level, changed)
+            return changed
 
         # Closed form and optimum belong to the old data.
         changed = self._with_levels(data, swap)
@@ -279,11 +282,11 @@ class Problem(eqx.Module):
         """f_K ∘ … ∘ f_1(w) over the population, whatever closed form there is."""
         if self.blocks is None:
             return self.level_values(w)[-1]
-        return self._over_blocks(lambda block: block.level_values(w)[-1])
+        return self.mean_over_blocks(lambda block: block.level_values(w)[-1])
 
     def _chain_value_and_grad(self, w: PyTree) -> tuple[Array, PyTree]:
         if self.blocks is not None:
-            return self._over_blocks(lambda block: block._chain_value_and_grad(w))
+            return self.mean_over_blocks(lambda block: block._chain_value_and_grad(w))
         pulls = []
         x = w
         for level in self.levels:
@@ -291,10 +294,18 @@ class Problem(eqx.Module):
             pulls.append(pull)
         return x, pull_through(pulls, x)
 
-    def _over_blocks(self, fn: Callable[["Problem"], PyTree]) -> PyTree:
-        """Mean over the blocks of what ``fn`` makes of each."""
-        assert self.blocks is not None
-        return mean_over_blocks(self.blocks, lambda number: fn(self.block(number)))
+    def mean_over_blocks(self, fn: Callable[..., PyTree], *tables: PyTree) -> PyTree:
+        """Mean of ``fn(block, *rows)`` over the blocks, with the rows that tables have for each."""
+
+        def of_all(problem: "Problem", *tables: PyTree) -> PyTree:
+            assert problem.blocks is not None
+            row = lambda number: jax.tree.map(lambda x: x[number], tables)
+            one = lambda number: fn(problem.block(number), *row(number))
+            return mean_over_blocks(problem.blocks, one)
+
+        if self.spread is None:
+            return of_all(self, *tables)
+        return by_parts(self, lambda part, *tables: (of_all(part, *tables), ()), *tables)[0]
 
     def add_penalty(self, w: PyTree, value: Array, grad: PyTree) -> tuple[Array, PyTree]:
         if self.penalty is None:
@@ -419,6 +430,25 @@ def _check_blocks(levels: list[Level]) -> None:
             "levels with blocks need the same number of blocks and of visits at every level that draws; "
             f"got {', '.join(words)}."
         )
+    endless = [level for level, kind in zip(drawing, kinds, strict=True) if kind and kind[0] is None]
+    for level in endless[1:]:
+        if _draw_apart(endless[0].data, level.data):
+            raise ProblemError(
+                f"levels {endless[0].name!r} and {level.name!r} are about different outer draws: give "
+                "both the same nx.Sampler as outer."
+            )
+
+
+def _draw_apart(one: Any, other: Any) -> bool:
+    """Whether outer draws of two levels look alike and differ; some may hold a part of the others."""
+    draws = [source.given(jax.random.key(0)) for source in (one, other)]
+    leaves = list(map(jnp.asarray, jax.tree.leaves(draws)))
+    if any(map(is_traced, leaves)) or shapes_of(draws[0]) != shapes_of(draws[1]):
+        return False
+    keys = lambda x: jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+    words = [np.asarray(jax.random.key_data(x) if keys(x) else x) for x in leaves]
+    half = len(words) // 2
+    return any(x.tobytes() != y.tobytes() for x, y in zip(words[:half], words[half:], strict=True))
 
 
 def _fit_together(levels: list[Level], shape: Shapes) -> tuple[Level, ...]:
@@ -442,8 +472,7 @@ def _fit_together(levels: list[Level], shape: Shapes) -> tuple[Level, ...]:
             if x is shape and type(x.structs()) in (tuple, list) and x.size == len(x.leaves):
                 reason = f"w is a {type(x.structs()).__name__} of numbers, and jnp.asarray(w0) a vector."
             reason = reason if reason.endswith(".") else f"{reason}."
-            call = "fn(x, *args)" if level.deterministic else "fn(x, draw, *args)"
-            why = f"cannot take the value before it, called as {call}: {reason}"
+            why = f"cannot take the value before it, called as {_call_of(level, x)}: {reason}"
             raise refuse(level, why) from users_part(error)
         x = level.shape.outputs
         wrong = sorted({d for _, d in x.leaves} - {dtype})
@@ -462,6 +491,30 @@ def _fit_together(levels: list[Level], shape: Shapes) -> tuple[Level, ...]:
             "The chain:\n" + "\n".join(lines)
         )
     return tuple(bound)
+
+
+def _call_of(level: Level, x: Shapes) -> str:
+    """How a level is called, and with arrays of which shapes."""
+    if level.deterministic:
+        return f"fn(x, *args) with x {x.in_short()}"
+    call = f"fn(x, draw, *args) with x {x.in_short()}"
+    rows = level.source
+    if rows is None or rows.size is None or level.batched or isinstance(level.data, AbstractBlocks):
+        return call
+    return f"{call} and draw {shapes_of(rows.example()).in_short()}"
+
+
+def _refuse_batches(old: Level, new: Level) -> None:
+    """Refuses what is fed if its rows have an axis more than those that the level had before."""
+    sources = [level.source for level in (old, new) if level.source is not None]
+    if len(sources) < 2 or not sources[1].fed:
+        return
+    ndims = [[x.ndim for x in jax.tree.leaves(source.example())] for source in sources]
+    if [n + 1 for n in ndims[0]] == ndims[1]:
+        raise ProblemError(
+            f"the rows given to level {new.name!r} have one axis more than its rows before: if every "
+            "item of the iterator is a batch of rows, say nx.Stream(..., batches=True)."
+        )
 
 
 def _line(name: str, level: Level | None, shape: Shapes) -> str:

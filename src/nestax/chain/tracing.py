@@ -138,6 +138,11 @@ def analyse(fn: Callable[..., PyTree], x: PyTree, *rest: PyTree, draws: int = 1)
     )
 
 
+def depends(fn: Callable[[Array], PyTree], x: Array) -> bool:
+    """Whether anything that a function returns depends on its argument."""
+    return any(0 in origin.arguments for origin in origins_of(jax.make_jaxpr(fn)(x).jaxpr))
+
+
 class Origin(NamedTuple):
     """Where a value inside a jaxpr comes from: arguments by number, and which one it is untouched."""
 
@@ -279,6 +284,21 @@ def trace(
     jaxpr = in_order(closed.jaxpr) if jax.default_backend() == "cpu" else closed.jaxpr
     jaxpr, numbers = _lifted(jaxpr) if lift else (jaxpr, [])
     return Traced(Program(jaxpr, jax.tree.structure(out)), constants + numbers)
+
+
+def opened(fn: Callable[..., PyTree], *args: PyTree) -> tuple[Callable[..., PyTree], list[Any]]:
+    """``fn`` as a function of what it has closed over and its arguments, and what that is.
+
+    Args:
+        args: shapes of the arguments.
+    """
+    closed, out = jax.make_jaxpr(fn, return_shape=True)(*args)
+
+    def run(closed_over: list[Any], *args: PyTree) -> PyTree:
+        leaves = jaxpr_as_fun(ClosedJaxpr(closed.jaxpr, closed_over))(*jax.tree.leaves(args))
+        return jax.tree.unflatten(jax.tree.structure(out), leaves)
+
+    return run, closed.consts
 
 
 def compute(fn: Callable[..., PyTree], *args: PyTree) -> PyTree:

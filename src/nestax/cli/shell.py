@@ -18,6 +18,7 @@ import sys
 import tomllib
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,9 @@ class Group(typer.core.TyperGroup):
                 raise
             note(f"{ctx.command_path} {ctx.invoked_subcommand}: {sentence}")
             raise typer.Exit(2) from None
+        except typer.BadParameter as error:
+            error.message = error.message.removeprefix("Value error, ")  # so Typer's checker speaks
+            raise
         except KeyboardInterrupt:
             note(f"{ctx.command_path} {ctx.invoked_subcommand}: interrupted.{_way_on(ctx)}")
             raise typer.Exit(1) from None
@@ -77,6 +81,7 @@ def read_config(ctx: typer.Context, path: Path | None) -> Path | None:
     if path is None or ctx.resilient_parsing:
         return path
     known = {str(param.name) for param in ctx.command.params} - {"config", "help"}
+    several = {param.name for param in ctx.command.params if getattr(param, "multiple", False)}
     defaults = {}
     for key, value in _toml(path).items():
         name = key.replace("-", "_")
@@ -87,7 +92,8 @@ def read_config(ctx: typer.Context, path: Path | None) -> Path | None:
             spelt = lambda words: ", ".join(word.replace("_", "-") for word in words)
             hint = f"did you mean {spelt(near)}?" if near else f"there are {spelt(sorted(known))}."
             raise SettingError(f"{path}: {ctx.info_name} has no setting {key!r}; {hint}")
-        defaults[name] = ",".join(map(str, value)) if isinstance(value, list) else value
+        words = ",".join(map(str, value)) if isinstance(value, list) else value
+        defaults[name] = [str(words)] if name in several else words
     ctx.default_map = defaults
     return path
 
@@ -155,9 +161,24 @@ def begin(ctx: typer.Context, *, float64: bool = True) -> dict[str, Any]:
 
     if float64:
         jax.config.update("jax_enable_x64", True)
+    if ctx.params.get("devices") is not None:
+        _cores_as_devices(ctx.params["devices"])
     if not sys.stderr.isatty():  # where there is no line of progress
         _say_once(ctx)
     return settings_of(ctx)
+
+
+def _cores_as_devices(count: int) -> None:
+    """Makes so many devices of a processor, where JAX has not begun and nobody has said how many."""
+    import jax
+
+    if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
+        with suppress(RuntimeError):  # whoever calls a command from Python has computed already
+            jax.config.update("jax_num_cpu_devices", count)
+    if count > len(jax.devices()):
+        from nestax.errors import SettingError
+
+        raise SettingError(f"--devices {count} asks for more than the {len(jax.devices())} there are.")
 
 
 def _say_once(ctx: typer.Context) -> None:
@@ -324,9 +345,9 @@ def command(ctx: typer.Context) -> str:
     return shlex.join([str(ctx.find_root().info_name), *ctx.meta[ARGUMENTS]])
 
 
-def names_in(words: str | None) -> list[str]:
-    """Names separated by commas, as they were typed; one that holds a comma is in double quotes."""
-    return next(csv.reader([words], skipinitialspace=True)) if words else []
+def names_in(words: list[str] | None) -> list[str]:
+    """Names separated by commas or given one by one; one that holds a comma is in double quotes."""
+    return [name for row in csv.reader(words or [], skipinitialspace=True) for name in row]
 
 
 def note(words: str) -> None:

@@ -56,11 +56,18 @@ UnitOption = Annotated[
     Unit | None, typer.Option(help="What the returns are in; 0.01 is one percent as a fraction.")
 ]
 DropOption = Annotated[
-    str | None,
-    typer.Option(help="Columns to leave out, separated by commas; one with a comma in quotes."),
+    list[str] | None,
+    typer.Option(
+        help="Columns to leave out, separated by commas or one by one; one with a comma in quotes."
+    ),
+]
+DropMissingOption = Annotated[
+    bool, typer.Option("--drop-missing", help="Leave out rows with a missing cell, and count them.")
 ]
 PricesOption = Annotated[bool, typer.Option("--prices", help="The file holds prices, not returns.")]
-RiskOption = Annotated[float, typer.Option(help="Price of one unit of standard deviation.")]
+RiskOption = Annotated[
+    float, typer.Option(help="Price of one unit of standard deviation; nx.problems has other risks.")
+]
 SamplesOption = Annotated[int, typer.Option(min=1, help="Draws over all levels, for every method.")]
 BatchOption = Annotated[int, typer.Option(min=1, help="Draws per level and step.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -75,6 +82,10 @@ CheckpointOption = Annotated[
 ]
 ResumeOption = Annotated[
     bool, typer.Option("--resume", help="Go on with the run in --checkpoint, or begin one.")
+]
+DevicesOption = Annotated[
+    int | None,
+    typer.Option(min=1, help="Share the work among so many devices of this machine, GPUs or cores."),
 ]
 CellsOption = Annotated[
     Path | None,
@@ -131,13 +142,14 @@ def portfolio(
     unit: UnitOption = None,
     prices: PricesOption = False,
     drop: DropOption = None,
+    drop_missing: DropMissingOption = False,
     risk: RiskOption = 0.2,
     constraint: Annotated[
         Constraint,
         typer.Option(help="No short positions; limits on every weight; or weights add up to 1 alone."),
     ] = Constraint.SIMPLEX,
-    low: Annotated[float | None, typer.Option(help="Least weight under --constraint box.")] = None,
-    high: Annotated[float | None, typer.Option(help="Largest weight under --constraint box.")] = None,
+    low: Annotated[float | None, typer.Option(help="Least weight of any asset: a box; or 0.")] = None,
+    high: Annotated[float | None, typer.Option(help="Largest weight of any asset: a box; or 1.")] = None,
     method: Annotated[str, typer.Option(help="One of `nestax methods`.")] = "SnapshotSMVR",
     lr: Annotated[
         float | None, typer.Option(help="Learning rate; found by itself if not given.")
@@ -151,6 +163,7 @@ def portfolio(
         float | None,
         typer.Option(min=0.01, help="Rows a year, for figures a year; by default told by the dates."),
     ] = None,
+    devices: DevicesOption = None,
     json: JsonOption = False,
     config: ConfigOption = None,
     out: OutOption = None,
@@ -222,6 +235,7 @@ def compare(
     unit: UnitOption = None,
     prices: PricesOption = False,
     drop: DropOption = None,
+    drop_missing: DropMissingOption = False,
     risk: RiskOption = 0.2,
     methods: Annotated[
         str, typer.Option(help="Names from `nestax methods`, separated by commas.")
@@ -232,6 +246,7 @@ def compare(
     tune_seeds: Annotated[
         int, typer.Option(min=1, help="Further runs that choose the learning rate.")
     ] = 3,
+    devices: DevicesOption = None,
     json: JsonOption = False,
     config: ConfigOption = None,
     out: OutOption = None,
