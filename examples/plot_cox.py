@@ -78,8 +78,6 @@ for runs, colour, name in (
     axes.loglog(np.repeat(sizes, 3), np.ravel(runs), "o", color=colour, ms=4, alpha=0.5)
 axes.set(xlabel="rows in a batch", ylabel="distance from the weights of all rows")
 axes.set(xticks=sizes, xticklabels=sizes, title="Cox's model, 600 rows; 24,000 rows seen by every run")
-ticks = [0.02, 0.05, 0.1, 0.2]
-axes.set(yticks=ticks, yticklabels=ticks)
 axes.minorticks_off()
 axes.legend(frameon=False)
 plt.show()

@@ -80,8 +80,7 @@ for (name, run), colour in zip(runs.items(), ("#ea7a2f", "#1f5fa8"), strict=True
     axes.plot(*run, color=colour, lw=1.6, label=f"{name}: {gain(ends[name]):.2f}")
     axes.plot(*ends[name], "o", color=colour, ms=9, mec="white")
 axes.plot(2.6, 1.2, "s", color="#111827", label=f"where it begins: {gain(problem.w0):.2f}")
-axes.set(xlabel="place of the reading, east", ylabel="place of the reading, north")
-axes.set(title=f"The best of the map is {map_of_gain.max():.2f}")
+axes.set(xlabel="place of the reading", title=f"The best of the map is {map_of_gain.max():.2f}")
 axes.legend(loc="upper left")
 plt.show()
 

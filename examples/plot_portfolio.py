@@ -55,7 +55,7 @@ frontier = nx.sweep(
     batch_size=16,
 )
 
-figure, axes = plt.subplots(figsize=(7, 5.2), layout="constrained")
+figure, axes = plt.subplots(figsize=(7, 4.6), layout="constrained")
 for rows, name, colour in (
     (past, "the years it was found on", "#1f5fa8"),
     (future, "the years after", "#2f855a"),
@@ -67,7 +67,7 @@ for asset in returns.T:
     axes.plot(np.sqrt(252) * asset.std(), 252 * asset.mean(), ".", color="#9aa5b4")
 axes.plot([], [], ".", color="#9aa5b4", label="one asset each")
 axes.set(xlabel="deviation, percent a year", ylabel="mean, percent a year", title="Risk and return")
-figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
+axes.legend(frameon=False)
 plt.show()
 
 # %%

@@ -40,7 +40,7 @@ assert same
 assert np.array_equal(resumed.w, whole.w)
 
 # %%
-figure, axes = plt.subplots(figsize=(7, 4.4), layout="constrained")
+figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
 axes.plot(whole.records["step"], whole.records["value"], color="#d5dbe3", lw=6, label="never stopped")
 end = stopped.carry.step
 first = resumed.records["step"] <= end
@@ -60,7 +60,7 @@ axes.plot(
 )
 axes.axvline(end, color="#111827", ls=":", lw=1)
 axes.set(xlabel="step", ylabel="tracked value of F", title="One run, with and without an interruption")
-figure.legend(loc="outside lower center", ncols=3, frameon=False)
+axes.legend(frameon=False)
 plt.show()
 
 # %%
