@@ -127,6 +127,18 @@ def test_the_page_of_portfolios_shows_what_is_kept(program):
         assert on_page("portfolios.md", name) == table.to_markdown()
 
 
+def test_the_page_of_portfolios_shows_what_is_kept_of_heavy_tails(program):
+    table = program("heavy_tails").table(kept("heavy_tails.json"))
+    assert on_page("portfolios.md", "heavy tails") == table.to_markdown()
+
+
+def test_the_page_of_methods_compared_shows_what_is_kept(program):
+    methods = program("portfolio_methods")
+    cells = kept("portfolio.json")
+    assert on_page("comparison.md", "portfolio table") == methods.page_table(cells)
+    assert on_page("comparison.md", "portfolio differences") == methods.difference_table(cells)
+
+
 def test_the_page_of_estimators_shows_what_is_kept(program):
     table = program("portfolio_estimator").table(kept("portfolio_estimator.json"))
     assert on_page("scikit-learn.md", "portfolio") == table.to_markdown()
