@@ -6,11 +6,14 @@ import math
 import os
 import random
 import re
+import shutil
 import signal
 import sys
+import tempfile
 import threading
 import time
 import types
+import warnings
 from pathlib import Path
 
 import jax
@@ -18,6 +21,7 @@ import numpy as np
 import optax
 
 import nestax as nx
+from nestax.checkpoints import sharded
 from nestax.devices.spread import spread_over
 from nestax.loop import compiled, lanes
 from nestax.run.prepare import as_method, prepare
@@ -169,6 +173,79 @@ def long(folder, **more):
     print("begun", flush=True)
     kept = {"checkpoint": Path(folder) / "kept", "checkpoint_every": 0.0, "resume": True}
     return {"message": in_lanes(steps=2_000_000, record_every=1000, mesh=2, **kept, **more).message}
+
+
+def stopped_in_pieces(folder):
+    """A run that has stopped at step 20, its state written by those who hold it."""
+    sharded.GATHERED_BYTES = 0
+    kept = {"checkpoint": Path(folder) / "kept", "checkpoint_every": 0.0}
+    in_lanes(mesh=2, callback=lambda record: record["step"] >= 20, **kept)
+    return {"files": files_of(Path(folder) / "kept")}
+
+
+def files_of(folder):
+    return sorted(path.name for path in folder.iterdir() if path.name.startswith("checkpoint"))
+
+
+def resumed_from_pieces(folder):
+    """The same run on other numbers of devices, where newer pieces are damaged, and without Orbax."""
+    sharded.GATHERED_BYTES = 0
+    count = len(jax.devices())
+    out = {"whole": digest(in_lanes(mesh=count))}
+
+    def resume(name, **more):
+        there = Path(folder) / name
+        if jax.process_index() == 0:
+            shutil.copytree(Path(folder) / "kept", there)
+        return there, lambda: digest(
+            in_lanes(**{"mesh": count, "checkpoint": there, "resume": True} | more)
+        )
+
+    there, run = resume("again", checkpoint_every=0.0)
+    out["again"] = run()
+    out["files"] = files_of(there) if there.is_dir() else []
+    if count == 1 or jax.process_count() > 1:
+        return out
+    out["one device"] = resume("one", mesh=1)[1]()
+    sharded.GATHERED_BYTES = 2**30
+    out["gathered"] = resume("gathered")[1]()
+    there, run = resume("damaged")
+    newest = max(there.glob("*.shards"))
+    largest = max((path for path in newest.rglob("*") if path.is_file()), key=lambda p: p.stat().st_size)
+    data = bytearray(largest.read_bytes())
+    data[len(data) // 2] ^= 1
+    largest.write_bytes(data)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        out["damaged"] = run()
+    out["told"] = " ".join(str(warning.message) for warning in told)
+    sys.modules["orbax"] = None
+    sys.modules["orbax.checkpoint"] = None
+    try:
+        resume("without")[1]()
+    except nx.SettingError as error:
+        out["without"] = str(error)
+    return out
+
+
+def without_orbax(folder):
+    sharded.GATHERED_BYTES = 0
+    sys.modules["orbax"] = None
+    in_lanes(mesh=2, checkpoint=Path(folder or "kept"))
+
+
+def apart(folder):
+    """Every process has a folder of its own."""
+    sharded.GATHERED_BYTES = 0
+    with tempfile.TemporaryDirectory() as own:
+        path = Path(own) / "kept"
+        sharded.Path = lambda words: path
+        in_lanes(mesh=2, checkpoint=path)
+
+
+def long_in_pieces(folder):
+    sharded.GATHERED_BYTES = 0
+    return long(folder)
 
 
 def ended(folder):

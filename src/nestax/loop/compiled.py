@@ -128,6 +128,10 @@ class Compiled:
         pieces, arrays = pieces_of(lane, *one)
         self.all = Lanes(pieces, arrays, settings, key, lane.plan, spread if self.in_lanes else None)
         self.structure = jax.tree.structure(self.all)
+        self.places = None
+        if spread is not None:
+            place = spread.split if in_lanes else spread.everywhere
+            self.places = (place,) * len(self.carried())
         self.donates = self._measure(copies)
 
     @property
@@ -273,9 +277,8 @@ class Compiled:
     def given(self, arrays: dict[str, Any]) -> Any:
         """The carry that ``taken`` has taken apart."""
         packed = [jnp.asarray(arrays[name]) for name in self.carried()]
-        if self.spread is not None:
-            place = self.spread.split if self.in_lanes else self.spread.everywhere
-            packed = at_place(packed, place)
+        if self.places is not None:
+            packed = list(map(at_place, packed, self.places))
         return self.packing.unpack(packed)
 
 
