@@ -30,7 +30,15 @@ def release(monkeypatch, tmp_path):
 def test_versions_agree():
     cited = re.search(r"^version: (.+)$", (ROOT / "CITATION.cff").read_text(), re.M)
     packed = re.search(r'^  version: "(.+)"$', RECIPE, re.M)
-    assert cited[1] == packed[1] == nestax.__version__
+    shown = re.search(r"^  version = \{(.+)\},$", (ROOT / "docs/citing.md").read_text(), re.M)
+    assert cited[1] == packed[1] == shown[1] == nestax.__version__
+
+
+def test_days_agree():
+    """The last release of the changelog is the version of the code, on the day that is cited."""
+    cited = re.search(r"^date-released: (.+)$", (ROOT / "CITATION.cff").read_text(), re.M)
+    last = re.search(r"^## (\d\S+) – (\S+)$", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    assert last.groups() == (nestax.__version__, cited[1])
 
 
 def test_the_recipe_asks_for_what_the_wheel_asks_for():

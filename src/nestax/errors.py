@@ -1,7 +1,10 @@
 """What a user is told when something does not fit: one sentence, with what to do next."""
 
 import numbers
+import sys
+import warnings
 from collections.abc import Callable
+from types import FrameType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -87,3 +90,14 @@ def choose(name: str, value: str, options: tuple[str, ...]) -> str:
     if value not in options:
         raise SettingError(f"{name} must be one of {', '.join(options)}; got {value!r}.")
     return value
+
+
+def warn(sentence: str, category: type[Warning] = UserWarning) -> None:
+    """Warns at the user's line: the innermost one outside this package."""
+    package = __name__.partition(".")[0]
+    level = 1
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == package:
+        frame = frame.f_back
+        level += 1
+    warnings.warn(sentence, category, stacklevel=level)

@@ -21,6 +21,7 @@ LONGEST_NAME = 24
 NAMES = {
     "value": "tracked value of F(w)",
     "exact_value": "F(w)",
+    "held_out": "F(w) held out",
     "gap": "F(w) − F*",
     "grad_norm": "gradient norm, or gradient mapping",
 }
@@ -35,18 +36,23 @@ def _pyplot() -> Any:
 
 
 def plot_run(records: dict[str, np.ndarray], path: str | Path | None) -> Any:
-    """Top: the value, or the gap where the optimum is known. Below: the gradient norm."""
-    left = [name for name in ("gap", "exact_value", "value") if name in records]
-    left = left[:1] if left[:1] == ["gap"] else left
+    """Top: values, or the gap where the optimum is known. Below: the gradient norm."""
+    values = [name for name in ("exact_value", "held_out", "value") if name in records]
+    left = ["gap"] if "gap" in records else values
     panels = [left] + ([["grad_norm"]] if "grad_norm" in records else [])
     plt = _pyplot()
     figure, axes = _stacked(plt, len(panels))
     for axis, names in zip(axes, panels, strict=True):
         for name, colour in zip(names, COLOURS, strict=False):
-            axis.plot(records["samples"], records[name], color=colour, label=NAMES[name])
+            noise = name == "value" and len(names) > 1
+            if noise:  # it lies behind what it is of, pale, and is cut where it goes further
+                axis.set_ylim(axis.get_ylim())
+            own = {"alpha": 0.5, "zorder": 1.5} if noise else {}
+            axis.plot(records["samples"], records[name], color=colour, label=NAMES[name], **own)
         _finish(axis, names, [records[name] for name in names])
-        if len(names) > 1:
-            axis.legend(frameon=False)
+    handles, labels = axes[0].get_legend_handles_labels()
+    if len(labels) > 1:
+        figure.legend(handles, labels, frameon=False, loc="outside upper center", ncols=len(labels))
     return _saved(figure, path)
 
 

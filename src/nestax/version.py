@@ -3,7 +3,7 @@
 import functools
 import importlib.metadata
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 #: Packages whose version may change a last digit.
 PACKAGES = ("jax", "jaxlib", "numpy", "optax", "equinox")
 

@@ -359,8 +359,11 @@ def test_a_program_in_other_words_goes_on_where_versions_have_changed(tmp_path, 
     with pytest.raises(nx.SettingError, match=r"a function, or a number inside .* has changed: in the"):
         again()
     monkeypatch.setattr(keeping, "made_with", lambda: now | {"jax": "99"})
-    with pytest.warns(UserWarning, match=rf"other versions \(jax {now['jax']} → 99\).*stablehlo.plus"):
+    with pytest.warns(
+        UserWarning, match=rf"other versions \(jax {now['jax']} → 99\).*stablehlo.plus"
+    ) as told:
         assert_equal_runs(again(), whole)
+    assert told[0].filename == __file__
     again()  # which is now its text
 
 
@@ -387,8 +390,9 @@ def test_a_damaged_newest_falls_back_and_still_ends_at_the_same_bits(problem, tm
     newest.write_bytes(newest.read_bytes()[:-3])
     with pytest.warns(
         UserWarning, match=f"{newest.name}: its checksum is wrong. Going on from {before.name}"
-    ):
+    ) as told:
         rest = run(problem, checkpoint=tmp_path, resume=True)
+    assert told[0].filename == __file__
     assert_equal_runs(rest, run(problem))
 
 

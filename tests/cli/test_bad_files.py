@@ -72,8 +72,11 @@ def test_a_directory(tmp_path):
         (["--unit", "percent", "--prices"], "prices have none"),
         (["--unit", "percent", "--method", "SMVRR"], "did you mean 'SMVR'?"),
         (["--unit", "percent", "--risk", "-1"], "risk must be"),
-        (["--unit", "percent", "--constraint", "box"], "needs --low and --high"),
-        (["--unit", "percent", "--low", "0.1"], "belong to --constraint box"),
+        (["--unit", "percent", "--constraint", "box"], "needs --low or --high"),
+        (
+            ["--unit", "percent", "--constraint", "budget", "--low", "0.1"],
+            "belong to --constraint box",
+        ),
         (["--unit", "percent", "--constraint", "budget", "--risk", "0"], "risk must be"),
         (["--prices"], "prices that are not positive"),
     ],

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import nestax as nx
 from nestax.cli import app
-from nestax.cli.classify import fit_all, load, over_splits
+from nestax.cli.classify import fit_all, load, over_splits, verdict
 
 pytest.importorskip("jinja2")
 pytest.importorskip("matplotlib").use("Agg")
@@ -175,7 +175,7 @@ def test_a_libsvm_file_needs_no_target_and_the_share_is_recorded(tmp_path):
     found = json.loads(done.stdout)
     assert (found["train_rows"], found["test_rows"]) == ({"0": 21, "1": 189}, {"0": 9, "1": 81})
     settings = json.loads((out / "settings.json").read_text())["settings"]
-    assert (settings["held_out"], settings["target"], settings["drop"]) == (0.3, None, "2")
+    assert (settings["held_out"], settings["target"], settings["drop"]) == (0.3, None, ["2"])
     assert settings["repeats"] == found["splits"] == 2
     page = (out / "report.html").read_text()
     assert "90 rows of train held out, mean ± standard deviation over 2 splits" in page
@@ -199,6 +199,19 @@ def test_the_mean_over_splits_and_how_far_they_lie_apart():
     assert spread["group"]["east"]["tilted"] == 0.0
 
 
+@pytest.mark.parametrize(
+    ("tilted", "weighted", "words"),
+    [
+        (0.82, 0.89, "logistic regression with class weights is 7.0 points ahead: take that"),
+        (0.885, 0.89, "do not tell it apart from logistic regression with class weights."),
+        (0.95, 0.80, "That is 7.0 points more than logistic regression has."),
+    ],
+)
+def test_a_verdict_says_what_to_take(tilted, weighted, words):
+    means = {"tilted": tilted, "logistic": 0.88, "logistic, class weights": weighted}
+    assert words in verdict(means, dict.fromkeys(means, 0.01))
+
+
 def test_columns_of_words_are_left_out_of_both_files(files, tmp_path):
     """With the names that the message tells; the test file may lack them."""
     train, test = files
@@ -208,7 +221,7 @@ def test_columns_of_words_are_left_out_of_both_files(files, tmp_path):
     line = refuse(named, "--target", "verdict", "--test", test)
     assert "words instead of numbers in column 'name' (such as 'Ann')" in line
     assert "--drop name," in line
-    ((known, new),) = load(str(named), "verdict", None, "name", str(test), None, [0])
+    ((known, new),) = load(str(named), "verdict", None, ["name"], str(test), None, [0])
     assert known.features == new.features == tuple(FEATURES)
 
 

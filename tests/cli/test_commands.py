@@ -119,6 +119,13 @@ def test_no_colour_where_nobody_looks(arguments):
     assert "\x1b[3" not in invoke(*arguments, env={"NO_COLOR": "1"}).output
 
 
+def test_a_wrong_choice_is_told_without_the_words_of_a_checker():
+    done = CliRunner().invoke(app, ["portfolio", "synthetic", "--unit", "pct"])
+    assert done.exit_code == 2
+    assert "'pct' is not one of 'percent', 'fraction'" in " ".join(done.stderr.split())
+    assert "Value error" not in done.stderr
+
+
 def test_a_command_that_is_not_there():
     done = invoke("portfolo")
     assert done.exit_code == 2

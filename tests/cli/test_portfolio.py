@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 import nestax as nx
 from nestax.cli import app
 from nestax.cli.compare import describe
-from nestax.cli.portfolio import meaning, rows_per_year
+from nestax.cli.portfolio import doubt, load, meaning, prepare, rows_per_year
 from nestax.run.sweep import Sweep
 from nestax.study.compare import Comparison
 from nestax.table import Table
@@ -99,7 +99,46 @@ def test_a_portfolio_stands_beside_equal_weights(run):
     page = (out / "report.html").read_text()
     unsure = 365 * found["deviation"] / 200**0.5
     assert "on the table: less than 1e-06 percent a year of return" in page
-    assert f"the expected return is known to ± {unsure:.2g} percent a year" in page
+    assert f"the expected return is known to ± {unsure:.2g} percent a year (one standard error)." in page
+    of = f"{equal['yearly_return']:.4g} and {equal['yearly_deviation']:.4g}"
+    assert f"percent a year, and those of equal weights {of};" in page
+
+
+def test_a_limit_is_a_box_and_columns_are_left_out_one_by_one(file, tmp_path):
+    """Also from a file of settings, where a name is a word and several are a list."""
+    (tmp_path / "some.toml").write_text('unit = "fraction"\nhigh = 0.3\ndrop = ["C", "G"]\n')
+    (tmp_path / "one.toml").write_text('unit = "fraction"\nhigh = 0.3\ndrop = "C,G"\n')
+    typed = ["--unit", "fraction", "--high", "0.3", "--drop", "C", "--drop", "G"]
+    found = []
+    for words in (typed, ["--config", "some.toml"], ["--config", "one.toml"]):
+        words = [str(tmp_path / word) if word.endswith(".toml") else word for word in words]
+        done = CliRunner().invoke(app, ["portfolio", str(file), "--json", "--samples", "9000", *words])
+        assert done.exit_code == 0, done.output
+        found.append(json.loads(done.stdout)["weights"])
+    assert found[0] == found[1] == found[2]
+    assert list(found[0]) == ["A & B", "<d>", "E", "$f_{$"]
+    assert max(found[0].values()) == pytest.approx(0.3, abs=1e-12)
+
+
+def test_one_limit_has_its_usual_partner():
+    table = load("synthetic")
+    least = lambda low, high: prepare(table, 0.2, "box", low, high)[1].least().w
+    assert (least(None, 0.2).min(), least(None, 0.2).max()) == (0, pytest.approx(0.2))
+    assert least(-0.2, None).min() == pytest.approx(-0.2)
+    assert least(-0.01, None).max() <= 1
+
+
+@pytest.mark.parametrize(
+    ("unit", "deviation", "other"),
+    [("fraction", 1296.0, "percent"), ("percent", 0.13, "fraction"), ("percent", 13.0, None)],
+)
+def test_a_unit_that_can_hardly_be_is_doubted(unit, deviation, other, capsys):
+    doubt(unit, {"yearly_deviation": deviation})
+    told = capsys.readouterr().err
+    assert (told == "") if other is None else f"needs --unit {other}." in told
+    doubt(unit, {"deviation": deviation})  # without dates nothing is known
+    doubt(None, {"yearly_deviation": deviation})  # of prices neither
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(
@@ -118,7 +157,7 @@ def test_without_dates_the_gap_is_told_by_the_row():
     numbers = {"gap": 2e-3, "rows_per_year": None, "deviation": 3.0, "rows": 900}
     words = meaning(numbers)
     assert "on the table: 0.002 percent a row of return" in words
-    assert "known to ± 0.1 percent a row." in words
+    assert "known to ± 0.1 percent a row (" in words
 
 
 def test_weights_that_mean_nothing_are_a_failure(file, tmp_path):

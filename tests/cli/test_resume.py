@@ -57,6 +57,7 @@ def test_a_portfolio_goes_on_where_it_was_stopped(tmp_path, stops_after, monkeyp
     monkeypatch.chdir(tmp_path / "elsewhere")
     done = invoke("resume", tmp_path / "kept")
     assert (done.exit_code, json.loads(done.stdout)) == (0, whole)
+    assert f"nestax portfolio: going on from step {part['steps']:,} of" in done.stderr
     assert "interrupted" not in (tmp_path / "report" / "report.html").read_text()
 
 

@@ -75,6 +75,11 @@ def test_all_faults_are_told_at_once(write):
     assert places == sorted(places)
 
 
+def test_a_file_without_names_is_told_so(write):
+    with pytest.raises(nx.ProblemError, match="its first line holds numbers and must name the columns"):
+        read_examples(write("0.5,1,2\n3,4,1\n"), "6")
+
+
 def test_a_target_must_be_named_but_in_libsvm_files(write):
     with pytest.raises(nx.SettingError, match=r"needs the name of the column .* there are a, b, name"):
         read_examples(write(TABLE))

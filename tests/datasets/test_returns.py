@@ -377,3 +377,26 @@ def test_a_workbook_needs_packages(tmp_path, monkeypatch):
         read_returns(path, unit="percent")
     with pytest.raises(nx.ProblemError, match="is an Excel workbook: save it as CSV"):
         nx.datasets.libsvm(path)
+
+
+@pytest.mark.parametrize("kind", ["returns", "prices"])
+def test_rows_with_a_missing_cell_are_left_out_if_asked_for(write, kind):
+    """Of prices the next return spans the row that is gone; words are refused as ever."""
+    path = write(
+        "date,a,b\n2020-01-02,1,2\n2020-01-03,2, \n2020-01-06,4,1\n"
+        ",5,3\n2020-01-07,2,NA\n2020-01-08,8,2\n"
+    )
+    more = {"unit": "percent"} if kind == "returns" else {"kind": "prices"}
+    with pytest.raises(nx.ProblemError, match=r"or rows \(--drop-missing; drop_missing=True in"):
+        read_returns(path, **more)
+    returns = read_returns(path, drop_missing=True, **more)
+    assert returns.dropped == 3
+    values = [[1, 2], [4, 1], [8, 2]] if kind == "returns" else [[300, -50], [100, 100]]
+    days = np.array(["2020-01-02", "2020-01-06", "2020-01-08"], "datetime64[D]")
+    same(returns, values, days[-len(values) :])
+    path = write("a,b\n1,\n,2\n")
+    with pytest.raises(nx.ProblemError, match="has no row without a missing cell"):
+        read_returns(path, unit="percent", drop_missing=True)
+    path = write("a,b\n1,2\nx,2\n3,1\n")
+    with pytest.raises(nx.ProblemError, match="text where numbers belong at line 3"):
+        read_returns(path, unit="percent", drop_missing=True)

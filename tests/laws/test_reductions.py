@@ -1,6 +1,7 @@
 """Where one method is another: with one level, without noise, without memory, between restarts."""
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -159,7 +160,9 @@ def test_ssd_is_faster_than_descent_on_a_smooth_convex_chain():
 
 # Refusals
 
-SAMPLED = nx.Level(lambda w, x: (w - x) @ (w - x), nx.Sampler(lambda key: jnp.ones(2)), name="loss")
+SAMPLED = nx.Level(
+    lambda w, x: (w - x) @ (w - x), nx.Sampler(lambda key: jax.random.normal(key, (2,))), name="loss"
+)
 
 
 @pytest.mark.parametrize(

@@ -119,6 +119,8 @@ CASES: dict[str, list[str]] = {
         "chain(product, (ROWS, ROWS[:5]))",
         'chain(product, "returns.npy")',
         "chain(product, lambda key: key)",
+        "chain(product, nx.Sampler(lambda key: np.random.normal(size=3)))",
+        "chain(product, [[1.0, 2.0, 3.0]] * 4)",
         "nx.Population(ROWS, weights=np.zeros(40))",
     ],
     "The function of a level": [

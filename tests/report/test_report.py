@@ -259,3 +259,10 @@ def test_gaps_lost_in_rounding_do_not_break_the_band():
     assert (axis.lines[0].get_ydata() >= 1e-16).all()
     corners = axis.collections[0].get_paths()[0].vertices
     assert (corners[:, 1] > 0).all()
+
+
+def test_what_is_not_set_is_a_dash(tmp_path):
+    write_run(tmp_path, **facts(settings={"target": None, "drop": [], "columns": ["a", "b"]}))
+    source = (tmp_path / "report.html").read_text()
+    assert source.count("<td>–</td>") == 2
+    assert "<td>a, b</td>" in source

@@ -6,6 +6,7 @@ import optax
 import pytest
 
 import nestax as nx
+from nestax.figures import plot_run
 from nestax.run.result import diagnose
 
 
@@ -64,6 +65,22 @@ def test_figures_are_written(result, tmp_path):
     )
     sweep.plot(tmp_path / "sweep.png")
     assert (tmp_path / "sweep.png").stat().st_size > 5_000
+
+
+def test_noise_that_is_tracked_hides_no_value():
+    """It lies behind the value, does not set the limits, and the legend is beside the curves."""
+    pytest.importorskip("matplotlib").use("Agg")
+    records = {"samples": np.arange(5), "exact_value": np.linspace(1, 0.9, 5), "value": np.arange(5.0)}
+    figure = plot_run(records, None)
+    (axis,) = figure.axes
+    exact, tracked = axis.lines
+    assert tracked.zorder < exact.zorder
+    with_held_out = plot_run(records | {"held_out": np.linspace(1, 2, 5)}, None)
+    assert [len(axis.lines) for axis in with_held_out.axes] == [3]
+    assert with_held_out.axes[0].get_ylim()[1] > 2
+    assert 0.85 < axis.get_ylim()[0] < axis.get_ylim()[1] < 1.05
+    assert axis.get_legend() is None
+    assert len(figure.legends) == 1
 
 
 def test_a_notebook_draws_a_figure_once(result, monkeypatch):

@@ -529,6 +529,18 @@ REFUSED = {
     "columns": (lambda: nx.Stream(ROWS, columns=["a"]), "columns= is for Parquet files"),
     "batches": (lambda: nx.Stream(ROWS, batches=True), "batches= is for iterators"),
     "ragged": (lambda: nx.Stream(iter([(ROWS, ROWS[:5])]), batches=True), "one common leading axis"),
+    "files": (
+        lambda: nx.Stream(["a.parquet", "b.parquet"]),
+        "a Stream reads one file: write the rows of all",
+    ),
+    "no table": (
+        lambda: nx.problems.mean_deviation(nx.Stream(ROWS)),
+        r"returns must be a table, not nx.Stream: .* problem.with_data\(mean=stream, ...\)",
+    ),
+    "unsaid batches": (
+        lambda: nx.problems.mean_deviation(ROWS).with_data(mean=nx.Stream(iter([ROWS, ROWS]))),
+        "level 'mean' have one axis more than its rows before: .* batches=True",
+    ),
     "missing": (lambda: nx.Stream("missing.parquet"), "there is no file missing.parquet"),
 }
 
@@ -559,6 +571,9 @@ def test_parquet_files_that_do_not_hold_numbers(place, tmp_path):
         nx.Stream(write(tmp_path / "b", a=pa.array([], pa.float64())))
     with refused("is an array: pass np.load"):
         nx.Stream(place / "rows.npy")
+    (tmp_path / "r.csv.gz").write_bytes(b"a,b")
+    with refused(r"r.csv.gz is text, .*pd.read_csv\('.*r.csv.gz', chunksize=10_000\)\), batches=True"):
+        nx.Stream(tmp_path / "r.csv.gz")
     (tmp_path / "c").write_bytes(b"PAR1 and nothing more PAR1")
     with refused("is no Parquet file, or it is damaged"):
         nx.Stream(tmp_path / "c")

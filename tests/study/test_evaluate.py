@@ -25,6 +25,12 @@ def test_the_interval_covers_the_truth_about_as_often_as_it_says():
     assert 0.87 <= np.mean(covered) <= 1.0
 
 
+def test_an_interval_tells_its_confidence():
+    problem = portfolio(nx.datasets.synthetic_returns(50, 3))
+    told = repr(nx.evaluate(problem, problem.w0, confidence=0.9))
+    assert told.endswith("], 90 %")
+
+
 def times(x, r):
     return r * x
 

@@ -11,8 +11,8 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PyTree
 
 from nestax.chain.jacobian import Jacobian
-from nestax.chain.tracing import Structure, analyse, bytes_of
-from nestax.draws.source import AbstractSource, Batch, Coupling, as_source
+from nestax.chain.tracing import Structure, analyse, bytes_of, depends
+from nestax.draws.source import AbstractSource, Batch, Coupling, Sampler, as_source
 from nestax.errors import ProblemError, check_count
 
 AnyBatch = Batch | Coupling | None
@@ -60,6 +60,10 @@ THROWS_DICE = (
     "draws from np.random. That happens once, when the level is traced, and stays as it is "
     "for the whole run: let the draw bring what is random, nx.Sampler(lambda key: "
     "jax.random.normal(key, shape)), or rows of data."
+)
+ALWAYS_THE_SAME = (
+    "has an nx.Sampler whose draws do not depend on the key, so that all of them are the same: draw "
+    "with jax.random and not with np.random, nx.Sampler(lambda key: jax.random.normal(key, shape))."
 )
 
 
@@ -144,10 +148,12 @@ class Level(eqx.Module):
 
     def bind(self, x: PyTree) -> "Level":
         """This level with the structure it has for inputs of the shapes ``x``."""
+        before = _random_state()
         draw = () if self.source is None else (self.source.example(),)
         draws = 2 if self.batched and draw else 1
         draw = stacked(draw, draws) if self.batched else draw
-        before = _random_state()
+        if isinstance(self.source, Sampler) and not depends(self.source.fn, jax.random.key(0)):
+            raise ProblemError(f"level {self.name!r} {ALWAYS_THE_SAME}")
         structure = analyse(self._call, x, *draw, draws=draws)
         if _random_state() != before:
             raise ProblemError(f"level {self.name!r} {THROWS_DICE}")
@@ -452,10 +458,11 @@ def _forward(fn: Any, args: list[Array]) -> tuple[list[list[Array]], PyTree]:
     return tiles, value
 
 
-def _random_state() -> str:
+def _random_state() -> list[bytes]:
     """Where the random numbers of NumPy stand that every program shares.
 
     Those of Python's ``random`` say nothing: type checkers draw from them whenever a function is called.
-    As text, because the array of its words has no truth value when two states are compared.
+    As bytes, because the array of its words has no truth value when two states are compared.
     """
-    return repr(np.random.get_state(legacy=False))  # noqa: NPY002 (what others draw from)
+    state = np.random.get_state(legacy=False)  # noqa: NPY002 (what others draw from)
+    return [np.asarray(part).tobytes() for part in jax.tree.leaves(state)]

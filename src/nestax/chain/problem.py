@@ -230,7 +230,9 @@ class Problem(eqx.Module):
         """A copy in which the named levels draw from other data, for example held-out rows."""
 
         def swap(level: Level, new: Any) -> Level:
-            return trees.cast(level.replace(data=new), self.dtype)
+            changed = trees.cast(level.replace(data=new), self.dtype)
+            _refuse_batches(level, changed)
+            return changed
 
         # Closed form and optimum belong to the old data.
         changed = self._with_levels(data, swap)
@@ -442,8 +444,7 @@ def _fit_together(levels: list[Level], shape: Shapes) -> tuple[Level, ...]:
             if x is shape and type(x.structs()) in (tuple, list) and x.size == len(x.leaves):
                 reason = f"w is a {type(x.structs()).__name__} of numbers, and jnp.asarray(w0) a vector."
             reason = reason if reason.endswith(".") else f"{reason}."
-            call = "fn(x, *args)" if level.deterministic else "fn(x, draw, *args)"
-            why = f"cannot take the value before it, called as {call}: {reason}"
+            why = f"cannot take the value before it, called as {_call_of(level, x)}: {reason}"
             raise refuse(level, why) from users_part(error)
         x = level.shape.outputs
         wrong = sorted({d for _, d in x.leaves} - {dtype})
@@ -462,6 +463,30 @@ def _fit_together(levels: list[Level], shape: Shapes) -> tuple[Level, ...]:
             "The chain:\n" + "\n".join(lines)
         )
     return tuple(bound)
+
+
+def _call_of(level: Level, x: Shapes) -> str:
+    """How a level is called, and with arrays of which shapes."""
+    if level.deterministic:
+        return f"fn(x, *args) with x {x.in_short()}"
+    call = f"fn(x, draw, *args) with x {x.in_short()}"
+    rows = level.source
+    if rows is None or rows.size is None or level.batched or isinstance(level.data, AbstractBlocks):
+        return call
+    return f"{call} and draw {shapes_of(rows.example()).in_short()}"
+
+
+def _refuse_batches(old: Level, new: Level) -> None:
+    """Refuses what is fed if its rows have an axis more than those that the level had before."""
+    sources = [level.source for level in (old, new) if level.source is not None]
+    if len(sources) < 2 or not sources[1].fed:
+        return
+    ndims = [[x.ndim for x in jax.tree.leaves(source.example())] for source in sources]
+    if [n + 1 for n in ndims[0]] == ndims[1]:
+        raise ProblemError(
+            f"the rows given to level {new.name!r} have one axis more than its rows before: if every "
+            "item of the iterator is a batch of rows, say nx.Stream(..., batches=True)."
+        )
 
 
 def _line(name: str, level: Level | None, shape: Shapes) -> str:

@@ -138,6 +138,11 @@ def analyse(fn: Callable[..., PyTree], x: PyTree, *rest: PyTree, draws: int = 1)
     )
 
 
+def depends(fn: Callable[[Array], PyTree], x: Array) -> bool:
+    """Whether anything that a function returns depends on its argument."""
+    return any(0 in origin.arguments for origin in origins_of(jax.make_jaxpr(fn)(x).jaxpr))
+
+
 class Origin(NamedTuple):
     """Where a value inside a jaxpr comes from: arguments by number, and which one it is untouched."""
 

@@ -16,7 +16,6 @@ import hashlib
 import json
 import os
 import re
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -26,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nestax.checkpoints import sharded
-from nestax.errors import SettingError
+from nestax.errors import SettingError, warn
 
 NAME = re.compile(r"checkpoint-([0-9]{8})\.safetensors")
 RECORDS = "records.log"
@@ -192,7 +191,7 @@ class Folder:
 
     def _tell(self, why: dict[str, str], what: str) -> None:
         if why:
-            warnings.warn(f"{self.path}: {_told(why)}. {what}", stacklevel=6)
+            warn(f"{self.path}: {_told(why)}. {what}")
 
     def _state(self, path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any], Place]:
         """A checkpoint without its records."""

@@ -4,7 +4,6 @@ import contextlib
 import hashlib
 import json
 import time
-import warnings
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ from nestax.checkpoints import sharded
 from nestax.checkpoints.files import Checkpoint, Folder, decode, encode
 from nestax.checkpoints.fingerprint import differences, fingerprint, program_difference, shortly
 from nestax.devices.hosts import Hosts, gathered
-from nestax.errors import ProblemError, SettingError, check_setting
+from nestax.errors import ProblemError, SettingError, check_setting, warn
 from nestax.loop.compiled import At, Compiled
 from nestax.loop.plan import Cost
 from nestax.loop.status import Status
@@ -212,10 +211,9 @@ class Keeper:
                 "it, or choose another folder."
             )
         if made.get("device") != now["device"]:
-            warnings.warn(
+            warn(
                 f"{folder} was begun on {shortly(made.get('device'))} and goes on on {now['device']}: "
-                "the last digits may differ from those of one run.",
-                stacklevel=5,
+                "the last digits may differ from those of one run."
             )
 
     def _other_program(self, then: dict[str, Any], changed: list[str]) -> list[str]:
@@ -227,11 +225,10 @@ class Keeper:
         line = program_difference(self._program(then), self.fingerprint.program)
         if not changed:
             return [f"a function, or a number inside an optimiser or a function, has changed{line}"]
-        warnings.warn(
+        warn(
             f"{self.folder.path} was begun with other versions ({', '.join(changed)}), which write the "
             f"program in other words{line}. All else is the same, and the run goes on: the last digits "
-            "may differ from those of one run.",
-            stacklevel=6,
+            "may differ from those of one run."
         )
         self._write_program()
         return []
@@ -317,7 +314,7 @@ class Keeper:
         if trouble is None:
             return message
         if self.hosts.first:
-            warnings.warn(trouble, stacklevel=4)
+            warn(trouble)
         return f"{message} {trouble}"
 
     def _save(

@@ -31,7 +31,7 @@ def classify_file(
     train: str,
     target: str | None,
     groups: str | None,
-    drop: str | None,
+    drop: list[str] | None,
     test: str | None,
     held_out: float | None,
     inner_tilt: float,
@@ -100,7 +100,8 @@ def classify_file(
     caption = f"Accuracy in percent on {source}"
     return Outcome(
         title=f"Classes of {Path(train).name}",
-        summary=_summary(shown("all")["balanced"], means["class"]),
+        summary=f"{_summary(shown('all')['balanced'], means['class'])} "
+        f"{verdict(means['all']['balanced'], spreads['all']['balanced'])}",
         tables=[
             *((f"{caption}, by {kind}", _table(kind, shown(kind), known, new)) for kind in kinds),
             (f"{caption}; tilted: {made_by}", _totals(shown("all"))),
@@ -164,7 +165,7 @@ def load(
     train: str,
     target: str | None,
     groups: str | None,
-    drop: str | None,
+    drop: list[str] | None,
     test: str | None,
     held_out: float | None,
     seeds: Sequence[int],
@@ -279,6 +280,22 @@ def _summary(balanced: dict[str, str], classes: dict[str, dict[str, float]]) -> 
         f"The balanced accuracy of the tilted classifier is {balanced[TILTED]} percent, that of "
         f"logistic regression {balanced[PLAIN]}, and {balanced[WEIGHTED]} with class weights. Its worst "
         f"class is {worst}, of which {100 * classes[worst][TILTED]:.1f} percent are found."
+    )
+
+
+def verdict(means: dict[str, float], spreads: dict[str, float]) -> str:
+    """Which of them to take, as far as the splits tell."""
+    rival = max((PLAIN, WEIGHTED), key=lambda name: means[name])
+    words = "logistic regression" + (" with class weights" if rival == WEIGHTED else "")
+    lead = means[TILTED] - means[rival]
+    if abs(lead) <= max(spreads[TILTED], spreads[rival]):
+        return f"These rows do not tell it apart from {words}."
+    points = f"{100 * abs(lead):.1f} points"
+    if lead > 0:
+        return f"That is {points} more than {words} has."
+    return (
+        f"On these rows {words} is {points} ahead: take that, or let nx.sklearn.TiltedClassifier() "
+        "choose its tilts."
     )
 
 

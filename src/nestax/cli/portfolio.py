@@ -45,6 +45,8 @@ USUAL_ROWS = (1, 4, 12, 52, 252, 365)
 NEAR = 0.05
 LEAST_DATED = 3
 DAYS_IN_YEAR = 365.25
+#: Deviations a year of equal weights, in percent, that returns read in the right unit hardly have.
+USUAL_DEVIATIONS = (0.5, 200)
 #: Weights below this, in percent, are not listed.
 LEAST_PERCENT = 0.005
 
@@ -53,7 +55,8 @@ def solve_portfolio(
     returns: str,
     unit: str | None,
     prices: bool,
-    drop: str | None,
+    drop: list[str] | None,
+    drop_missing: bool,
     risk: float,
     constraint: str,
     low: float | None,
@@ -68,7 +71,9 @@ def solve_portfolio(
 ) -> Outcome:
     """Weights of least −mean + risk·deviation by one method, and the gap to the exact optimum."""
     kind = find(method)
-    table = load(returns, unit, prices, drop)
+    if constraint == "simplex" and not (low is high is None):
+        constraint = "box"
+    table = load(returns, unit, prices, drop, drop_missing)
     problem, exact, reference = prepare(table, risk, constraint, low, high)
     budget: dict[str, Any] = {"steps": STEPS} if samples is None else {"samples": samples}
     budget |= {"batch_size": batch_size}
@@ -86,9 +91,11 @@ def solve_portfolio(
     )
     feasible = abs(float(result.w.sum()) - 1) < ADDS_UP
     made_by = f"{kind.__name__} with learning rate {lr:.3g}, batch size {batch_size}, seed {seed}"
-    goal = f"−mean + {risk:g}·deviation, constraint {constraint}"
+    limits = f" from {low or 0:g} to {1 if high is None else high:g}" if constraint == "box" else ""
+    goal = f"−mean + {risk:g}·deviation, constraint {constraint}{limits}"
     per_year = rows_per_year(table) if per_year is None else per_year
     numbers = measure(table, problem, reference, result, per_year)
+    doubt(unit, numbers["equal_weights"])
     numbers |= {"method": kind.__name__, "lr": lr, "batch_size": batch_size, "seed": seed}
     source = f"{len(table):,} rows of {Path(returns).name}{_about(table)}"
 
@@ -114,7 +121,7 @@ def solve_portfolio(
         numbers=numbers,
         records={"records": result.records, "weights": _all_weights(table, result.w)},
         draw=draw,
-        found={"lr": lr} | ({} if unit or prices else {"unit": "percent"}),
+        found={"lr": lr, "constraint": constraint} | ({} if unit or prices else {"unit": "percent"}),
         status=result.status if feasible else Status.NONFINITE,
         message=result.message if feasible else LEFT,
     )
@@ -123,7 +130,13 @@ def solve_portfolio(
 # The data and the problem
 
 
-def load(name: str, unit: str | None = None, prices: bool = False, drop: str | None = None) -> Returns:
+def load(
+    name: str,
+    unit: str | None = None,
+    prices: bool = False,
+    drop: list[str] | None = None,
+    drop_missing: bool = False,
+) -> Returns:
     """Returns in percent: "synthetic", "industry10" and its like, or a file."""
     known = re.fullmatch(r"industry([0-9]+)", name)
     if name != "synthetic" and not known:
@@ -132,11 +145,11 @@ def load(name: str, unit: str | None = None, prices: bool = False, drop: str | N
                 f"there is no file {name}; besides files there are synthetic and industry10, 12, 17, 30."
             )
         kind = "prices" if prices else "returns"
-        return read_returns(name, unit=unit, kind=kind, drop=names_in(drop))
+        return read_returns(name, unit=unit, kind=kind, drop=names_in(drop), drop_missing=drop_missing)
     if unit is not None or prices:
         raise SettingError(f"{name} is returns in percent: leave out --unit and --prices.")
-    if drop is not None:
-        raise SettingError(f"--drop is for files: {name} has all of its assets.")
+    if drop or drop_missing:
+        raise SettingError(f"--drop and --drop-missing are for files: {name} is whole.")
     if known:
         return industry(int(known[1]))
     values = synthetic_returns()
@@ -151,14 +164,14 @@ def prepare(
     high: float | None = None,
 ) -> tuple[Problem, ExactPortfolio, Optimum]:
     """The problem with its optimum, and what is exact about it."""
-    if constraint == "box" and (low is None or high is None):
-        raise SettingError("the constraint box needs --low and --high, such as --low 0 --high 0.3.")
+    if constraint == "box" and low is high is None:
+        raise SettingError("the constraint box needs --low or --high, such as --high 0.3.")
     if constraint != "box" and not (low is high is None):
         raise SettingError(f"--low and --high belong to --constraint box; got {constraint}.")
     facts: dict[str, Any] = {
         "risk": risk,
         "constraint": constraint,
-        "bounds": (low, high) if constraint == "box" else None,
+        "bounds": (low or 0.0, 1.0 if high is None else high) if constraint == "box" else None,
     }
     problem = mean_deviation(table.values, least_variance=None, **facts)
     exact = exact_portfolio(table.values, **facts)
@@ -248,6 +261,21 @@ def measure(
     }
 
 
+def doubt(unit: str | None, equal: dict[str, Any]) -> None:
+    """A note where returns would be usual ones if they were read in the other unit."""
+    deviation = equal.get("yearly_deviation")
+    if unit is None or deviation is None:
+        return
+    least, most = USUAL_DEVIATIONS
+    unusual = deviation > most if unit == "fraction" else deviation < least
+    if unusual:
+        other = "percent" if unit == "fraction" else "fraction"
+        note(
+            f"With --unit {unit} equal weights deviate by {deviation:,.3g} percent a year: if that is "
+            f"not so, the file needs --unit {other}."
+        )
+
+
 def meaning(numbers: dict[str, Any]) -> str:
     """What the gap is worth, beside what nobody can know from so many rows."""
     per_year = numbers["rows_per_year"]
@@ -258,7 +286,7 @@ def meaning(numbers: dict[str, Any]) -> str:
     return (
         f"The gap is what the search has left on the table: {words} percent a {each} of return, after "
         f"the price of risk. It says nothing about the years to come: from {numbers['rows']:,} rows "
-        f"alone the expected return is known to ± {unsure:.2g} percent a {each}."
+        f"alone the expected return is known to ± {unsure:.2g} percent a {each} (one standard error)."
     )
 
 
@@ -293,12 +321,15 @@ def _summary(numbers: dict[str, Any], goal: str) -> str:
     weights = numbers["weights"]
     held = [name for name, w in weights.items() if 100 * abs(w) >= LEAST_PERCENT]
     most = max(weights, key=lambda name: weights[name])
+    yearly = numbers["rows_per_year"] is not None
+    names = ("yearly_return", "yearly_deviation") if yearly else ("expected_return", "deviation")
+    own, equal = ([of[name] for name in names] for of in (numbers, numbers["equal_weights"]))
     return (
         f"{len(held)} of {len(weights)} assets are held, most of all {most} "
-        f"({100 * weights[most]:.1f} percent). The expected return is "
-        f"{numbers['expected_return']:.4g} and the deviation {numbers['deviation']:.4g} percent a row; "
-        f"{goal.partition(',')[0]} = {numbers['objective']:.6g} is {in_words(numbers['gap'])} above its "
-        "least value."
+        f"({100 * weights[most]:.1f} percent). The expected return is {own[0]:.4g} and the deviation "
+        f"{own[1]:.4g} percent a {'year' if yearly else 'row'}, and those of equal weights "
+        f"{equal[0]:.4g} and {equal[1]:.4g}; {goal.partition(',')[0]} = {numbers['objective']:.6g} is "
+        f"{in_words(numbers['gap'])} above its least value."
     )
 
 

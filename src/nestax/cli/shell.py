@@ -54,6 +54,9 @@ class Group(typer.core.TyperGroup):
                 raise
             note(f"{ctx.command_path} {ctx.invoked_subcommand}: {sentence}")
             raise typer.Exit(2) from None
+        except typer.BadParameter as error:
+            error.message = error.message.removeprefix("Value error, ")  # so Typer's checker speaks
+            raise
         except KeyboardInterrupt:
             note(f"{ctx.command_path} {ctx.invoked_subcommand}: interrupted.{_way_on(ctx)}")
             raise typer.Exit(1) from None
@@ -77,6 +80,7 @@ def read_config(ctx: typer.Context, path: Path | None) -> Path | None:
     if path is None or ctx.resilient_parsing:
         return path
     known = {str(param.name) for param in ctx.command.params} - {"config", "help"}
+    several = {param.name for param in ctx.command.params if getattr(param, "multiple", False)}
     defaults = {}
     for key, value in _toml(path).items():
         name = key.replace("-", "_")
@@ -87,7 +91,8 @@ def read_config(ctx: typer.Context, path: Path | None) -> Path | None:
             spelt = lambda words: ", ".join(word.replace("_", "-") for word in words)
             hint = f"did you mean {spelt(near)}?" if near else f"there are {spelt(sorted(known))}."
             raise SettingError(f"{path}: {ctx.info_name} has no setting {key!r}; {hint}")
-        defaults[name] = ",".join(map(str, value)) if isinstance(value, list) else value
+        words = ",".join(map(str, value)) if isinstance(value, list) else value
+        defaults[name] = [str(words)] if name in several else words
     ctx.default_map = defaults
     return path
 
@@ -324,9 +329,9 @@ def command(ctx: typer.Context) -> str:
     return shlex.join([str(ctx.find_root().info_name), *ctx.meta[ARGUMENTS]])
 
 
-def names_in(words: str | None) -> list[str]:
-    """Names separated by commas, as they were typed; one that holds a comma is in double quotes."""
-    return next(csv.reader([words], skipinitialspace=True)) if words else []
+def names_in(words: list[str] | None) -> list[str]:
+    """Names separated by commas or given one by one; one that holds a comma is in double quotes."""
+    return [name for row in csv.reader(words or [], skipinitialspace=True) for name in row]
 
 
 def note(words: str) -> None:

@@ -56,11 +56,18 @@ UnitOption = Annotated[
     Unit | None, typer.Option(help="What the returns are in; 0.01 is one percent as a fraction.")
 ]
 DropOption = Annotated[
-    str | None,
-    typer.Option(help="Columns to leave out, separated by commas; one with a comma in quotes."),
+    list[str] | None,
+    typer.Option(
+        help="Columns to leave out, separated by commas or one by one; one with a comma in quotes."
+    ),
+]
+DropMissingOption = Annotated[
+    bool, typer.Option("--drop-missing", help="Leave out rows with a missing cell, and count them.")
 ]
 PricesOption = Annotated[bool, typer.Option("--prices", help="The file holds prices, not returns.")]
-RiskOption = Annotated[float, typer.Option(help="Price of one unit of standard deviation.")]
+RiskOption = Annotated[
+    float, typer.Option(help="Price of one unit of standard deviation; nx.problems has other risks.")
+]
 SamplesOption = Annotated[int, typer.Option(min=1, help="Draws over all levels, for every method.")]
 BatchOption = Annotated[int, typer.Option(min=1, help="Draws per level and step.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -131,13 +138,14 @@ def portfolio(
     unit: UnitOption = None,
     prices: PricesOption = False,
     drop: DropOption = None,
+    drop_missing: DropMissingOption = False,
     risk: RiskOption = 0.2,
     constraint: Annotated[
         Constraint,
         typer.Option(help="No short positions; limits on every weight; or weights add up to 1 alone."),
     ] = Constraint.SIMPLEX,
-    low: Annotated[float | None, typer.Option(help="Least weight under --constraint box.")] = None,
-    high: Annotated[float | None, typer.Option(help="Largest weight under --constraint box.")] = None,
+    low: Annotated[float | None, typer.Option(help="Least weight of any asset: a box; or 0.")] = None,
+    high: Annotated[float | None, typer.Option(help="Largest weight of any asset: a box; or 1.")] = None,
     method: Annotated[str, typer.Option(help="One of `nestax methods`.")] = "SnapshotSMVR",
     lr: Annotated[
         float | None, typer.Option(help="Learning rate; found by itself if not given.")
@@ -222,6 +230,7 @@ def compare(
     unit: UnitOption = None,
     prices: PricesOption = False,
     drop: DropOption = None,
+    drop_missing: DropMissingOption = False,
     risk: RiskOption = 0.2,
     methods: Annotated[
         str, typer.Option(help="Names from `nestax methods`, separated by commas.")

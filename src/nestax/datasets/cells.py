@@ -24,6 +24,10 @@ SHOWN_WIDTH = 20
 SPELT_WIDTH = 60
 
 
+#: What to do about missing cells.
+FILL = "fill them in, or leave those rows or columns out"
+
+
 class Faults:
     """What is wrong with a file, gathered so that one message tells all of it."""
 
@@ -83,8 +87,20 @@ class Cells:
             self, rows=[self.rows[k] for k in rows], lines=[self.lines[k] for k in rows]
         )
 
-    def numbers(self, advice: str = "correct the file") -> np.ndarray:
-        """Every cell as float64; NaN where text, or nothing, is a fault."""
+    def filled(self) -> "Cells":
+        """The rows without a missing cell."""
+        missing = lambda row: any(cell.strip().lower() in MISSING for cell in row)
+        rows = [k for k, row in enumerate(self.rows) if not missing(row)]
+        if not rows:
+            raise ProblemError(f"{self.path} has no row without a missing cell.")
+        return self.only(np.array(rows))
+
+    def numbers(self, advice: str = "correct the file", fill: str = FILL) -> np.ndarray:
+        """Every cell as float64; NaN where text, or nothing, is a fault.
+
+        Args:
+            advice, fill: what to do about either.
+        """
         values = np.array([[number(cell) for cell in row] for row in self.rows])
         odd = np.isnan(values)
         text = np.zeros_like(odd)
@@ -98,7 +114,7 @@ class Cells:
         self.refuse(text & ~words, "text where numbers belong", advice)
         self.refuse_columns("has no number in ", empty)
         missing = odd & ~text & ~empty & ~words
-        self.refuse(missing, "missing cells", "fill them in, or leave those rows or columns out")
+        self.refuse(missing, "missing cells", fill)
         return values
 
     def refuse(self, wrong: np.ndarray, what: str, advice: str = "correct the file") -> None:
@@ -154,6 +170,8 @@ class Cells:
         for name in sorted(wanted - set(self.names)):
             near = difflib.get_close_matches(name, self.names, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"there are {listed(self.names)}."
+            if all(np.isfinite(number(there)) for there in self.names):
+                hint = f"its first {self.word} holds numbers and must name the columns."
             raise ProblemError(f"{self.path} has no column {name!r}; {hint}")
         return wanted
 

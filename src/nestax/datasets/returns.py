@@ -17,6 +17,8 @@ from nestax.table import pandas
 
 #: The table that ``industry`` takes.
 FRENCH_TABLE = "Average Value Weighted Returns -- Daily"
+#: What to do about missing cells.
+FILL = "fill them in, or leave out those columns, or rows (--drop-missing; drop_missing=True in Python)"
 #: So many percent are no return.
 ABSURD = 1e6
 DATE_NAMES = ("", "date", "dates", "day", "time", "datetime", "timestamp", "month", "index", "caldt")
@@ -33,7 +35,7 @@ class Returns:
     values: float64, one row a period, one column an asset.
     assets: the name of each column.
     dates: the day of each row, as datetime64[D]; None if the file has none.
-    dropped: rows left out because the source does not know one of their returns.
+    dropped: rows left out because one of their returns is not known.
     table: the title of the table, where the file has several; it is the first.
     """
 
@@ -87,7 +89,8 @@ def industry(count: int, *, path: str | Path | None = None, rows: int | None = N
     if table is None:
         raise ProblemError(f"{file} holds no table {FRENCH_TABLE!r}.")
     cells, values, days = _numbers(cells_of_csv(str(file), table.text, table.first), dates=True)
-    returns = _returns(*_known(cells, values, days))
+    known = _known(cells, values, days)
+    returns = _returns(*known, len(cells.rows) - len(known[0].rows))
     if len(returns.assets) != count:
         raise ProblemError(f"{file} holds {len(returns.assets)} industries instead of {count}.")
     if rows is not None and check_count("rows", rows) > len(returns):
@@ -103,12 +106,14 @@ def read_returns(
     kind: str = "returns",
     dates: bool | None = None,
     drop: str | Collection[str] = (),
+    drop_missing: bool = False,
 ) -> Returns:
     """Returns or prices as returns in percent, from CSV, Parquet or Excel, gzipped or not.
 
     The first line names the columns; every column but the dates is an asset. Every cell must hold a
-    number: nothing is filled in and no row is dropped. A column that never changes is refused, for it
-    is more often a broken feed than cash; add cash to the array afterwards.
+    number: nothing is filled in, and no row is dropped unless ``drop_missing`` says so. A column that
+    never changes is refused, for it is more often a broken feed than cash; add cash to the array
+    afterwards.
 
     Of a file as the Kenneth R. French data library has them, with words on top and several tables, the
     first table is read. Rows with its codes for an unknown return, −99.99 and −999, are left out and
@@ -121,6 +126,8 @@ def read_returns(
         kind: "returns", or "prices", of which simple returns p_t / p_{t−1} − 1 are taken.
         dates: whether the first column holds dates (YYYY-MM-DD, YYYYMMDD or months); None looks.
         drop: the name of a column to leave out, or several.
+        drop_missing: leave out rows with a missing cell as well. Of prices the next return then spans
+            the rows that are gone.
     """
     choose("kind", kind, ("returns", "prices"))
     if kind == "prices" and unit is not None:
@@ -150,10 +157,12 @@ def read_returns(
         dates = True
     else:
         cells = cells_of(str(path), data)
-    cells, values, days = _numbers(cells.without(cells.find(drop)), dates)
-    dropped = 0
+    cells = cells.without(cells.find(drop))
+    rows = len(cells.rows)
+    cells, values, days = _numbers(cells.filled() if drop_missing else cells, dates)
     if tables:
-        cells, values, days, dropped = _known(cells, values, days)
+        cells, values, days = _known(cells, values, days)
+    dropped = rows - len(cells.rows)
     with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused below
         if kind == "prices":
             cells, values, days = _changes(cells, values, days)
@@ -169,13 +178,13 @@ def read_returns(
 def _numbers(cells: Cells, dates: bool | None) -> tuple[Cells, np.ndarray, np.ndarray | None]:
     """The columns of the assets, their numbers, and the days; NaN where a cell is a fault."""
     assets, days = _split_dates(cells, dates)
-    return assets, assets.numbers(), days
+    return assets, assets.numbers(fill=FILL), days
 
 
 def _known(
     cells: Cells, values: np.ndarray, days: np.ndarray | None
-) -> tuple[Cells, np.ndarray, np.ndarray | None, int]:
-    """The rows in which no return has the code for an unknown one, and how many others there are."""
+) -> tuple[Cells, np.ndarray, np.ndarray | None]:
+    """The rows in which no return has the code for an unknown one."""
     unknown = np.isin(values, UNKNOWN)
     known = np.flatnonzero(~unknown.any(axis=1))
     if not len(known):
@@ -183,7 +192,7 @@ def _known(
         advice = f", mostly for {listed(often)}: {leave_out(often)}" if often else ""
         raise ProblemError(f"{cells.path} has no row in which every return is known{advice}.")
     days = None if days is None else days[known]
-    return cells.only(known), values[known], days, len(values) - len(known)
+    return cells.only(known), values[known], days
 
 
 def _changes(

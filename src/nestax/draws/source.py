@@ -424,6 +424,10 @@ def checked_rows(data: PyTree) -> PyTree:
     data = jax.tree.map(trees.on_host, data)
     leaves = jax.tree.leaves(data)
     if any(x.ndim == 0 for x in leaves):
+        if any(
+            isinstance(x, list) for x in jax.tree.leaves(data, is_leaf=lambda x: isinstance(x, list))
+        ):
+            raise ProblemError("data holds lists of numbers: make arrays of them, np.asarray(rows).")
         raise ProblemError("data must be arrays with one row per draw; got a single number.")
     lengths = {x.shape[0] for x in leaves}
     if len(lengths) > 1:

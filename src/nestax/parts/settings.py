@@ -12,10 +12,12 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, PyTree
 
 from nestax.chain.tracing import Traced, trace
-from nestax.errors import Range, SettingError, check_count, check_setting, choose
+from nestax.errors import Range, SettingError, check_count, check_setting, choose, is_traced
+from nestax.table import number
 
 #: A number, or one number per level.
 Number = Array | float
@@ -59,6 +61,25 @@ class Settings(eqx.Module):
             value = getattr(self, field.name)
             if check is not None and value is not None and not isinstance(value, eqx.Module):
                 check(field.name, value)
+
+    def __repr__(self) -> str:
+        """As it would be typed, without what is as it is by default."""
+        fields = [field for field in dataclasses.fields(self) if field.init and field.repr]
+        told = {field.name: _told(getattr(self, field.name)) for field in fields}
+        usual = {field.name: _told(field.default) for field in fields}
+        words = [f"{name}={word}" for name, word in told.items() if word != usual[name]]
+        return f"{type(self).__name__}({', '.join(words)})"
+
+
+def _told(value: Any) -> str:
+    """Numbers that are known as people write them; anything else as Equinox writes it."""
+    if isinstance(value, Settings):
+        return repr(value)
+    known = isinstance(value, float | np.ndarray | jax.Array) and not is_traced(value)
+    if not (known and np.ndim(value) < 2 and jnp.issubdtype(jnp.result_type(value), jnp.number)):
+        return eqx.tree_pformat(value)
+    words = [number(float(x)) for x in np.atleast_1d(value)]
+    return f"[{', '.join(words)}]" if np.ndim(value) else words[0]
 
 
 def as_setting(value: Any) -> Any:

@@ -1,6 +1,7 @@
 """The contract of a step rule, and what runs: an estimator of the gradient with such a rule."""
 
 import abc
+import textwrap
 from collections.abc import Callable
 from typing import Any
 
@@ -104,7 +105,8 @@ def as_step(optimizer: Any) -> AbstractStep:
         return optimizer
     if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
         raise SettingError(
-            f"the third argument must be an Optax optimiser such as optax.sgd(0.1); got {optimizer!r}."
+            "the third argument must be an Optax optimiser such as optax.sgd(0.1); got "
+            f"{textwrap.shorten(repr(optimizer), 80)}."
         )
     return FromOptax(optax.with_extra_args_support(optimizer))
 

@@ -59,7 +59,7 @@ def inline(name: str, svg: str) -> Any:
 
 
 def _shown(x: Any) -> str:
-    if x is None:
+    if x is None or (isinstance(x, list | tuple) and not x):
         return "–"
     if isinstance(x, bool):
         return "yes" if x else "no"

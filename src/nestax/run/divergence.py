@@ -1,15 +1,12 @@
 """Says aloud that a run went the wrong way: its result is no use, and nobody has to read it to know."""
 
-import sys
-import warnings
 from collections.abc import Sequence
-from types import FrameType
 
 import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from nestax.errors import DivergenceWarning
+from nestax.errors import DivergenceWarning, warn
 from nestax.loop.status import Status
 from nestax.run.result import Result
 from nestax.trees import as_host
@@ -27,7 +24,7 @@ def warn_if_diverged(result: Result) -> Result:
     elif name is not None:
         sentence = _ascent(name, result.records["step"], result.records[name])
     if sentence is not None:
-        warnings.warn(sentence, DivergenceWarning, stacklevel=_user_level())
+        warn(sentence, DivergenceWarning)
     return result
 
 
@@ -35,11 +32,9 @@ def warn_if_still(steps: int, before: PyTree, after: PyTree) -> None:
     """A warning if a run of at least one step has left its weights as they were, to the last bit."""
     pairs = zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True)
     if steps and all(np.array_equal(as_host(old)[0], as_host(new)[0]) for old, new in pairs):
-        warnings.warn(
+        warn(
             f"The weights have not moved in {steps:,} step{'s' if steps > 1 else ''}: the learning rate "
-            "is 0, or too small for their precision, or the gradient vanishes at the start.",
-            UserWarning,
-            stacklevel=_user_level(),
+            "is 0, or too small for their precision, or the gradient vanishes at the start."
         )
 
 
@@ -66,17 +61,3 @@ def _ascent(name: str, steps: Sequence[int] | np.ndarray, column: np.ndarray) ->
         f"{first:.4g} at step {int(steps[0]):,}, its start{before}. Lower the learning rate first; if "
         "that does not help, enlarge the batch, or give noisy levels a project= onto their range."
     )
-
-
-def _user_level() -> int:
-    """The ``stacklevel`` with which the function that calls this one warns at the user's line.
-
-    It is the innermost frame outside this package, however many of its functions lie in between.
-    """
-    package = __name__.partition(".")[0]
-    level = 1
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == package:
-        frame = frame.f_back
-        level += 1
-    return level

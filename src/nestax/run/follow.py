@@ -222,6 +222,7 @@ def follow(
             stack.enter_context(keeper.at_work())
         found = keeper and keeper.find(run.compiled, run.begin, run.stride, end, facts or {})
         if found:
+            ALOUD.get()(f"going on from step {found.at.step:,} of {end:,} …")
             at = found.at
             book = Book(run.meter, found.rows, found.finite)
         else:

@@ -102,6 +102,11 @@ def autotune(
         batch_size, init_batch_size, seed: as in ``minimize``.
     """
     check_count("samples", samples)
+    if problem.endless:
+        raise SettingError(
+            "learning rates are found by themselves for chains without blocks only: where outer draws "
+            "never come back, pass nx.Multilevel() and an optimizer, such as optax.adam(0.01)."
+        )
     if problem.blocks is not None:
         raise SettingError(
             "learning rates are found by themselves for chains without blocks only: pass an optimizer, "
@@ -110,7 +115,8 @@ def autotune(
     if streams_of(problem):
         raise ProblemError(
             "settings are found on draws that can be repeated, and a Stream has none: give a method "
-            "with its settings, such as nx.SMVR(beta=0.1, lr=0.05), or tune on some rows in memory."
+            "with its settings, such as nx.SelfTuning() and optax.adam(0.01), or tune on some rows in "
+            "memory."
         )
     candidate = Candidate()
     example = candidate.method(1.0)

@@ -125,6 +125,10 @@ class Arrays(FromParts):
         leaves = jax.tree.leaves(data)
         if not leaves:
             raise ProblemError("data holds no array: pass at least one array with one row a draw.")
+        if any(isinstance(x, str | Path) for x in leaves):
+            raise ProblemError(
+                "a Stream reads one file: write the rows of all into one, or chain them in an iterator."
+            )
         if any(np.ndim(x) == 0 for x in leaves):
             raise ProblemError("data must be arrays with one row per draw; got a single number.")
         # A memory-mapped array stays one: nothing is read here.
@@ -169,6 +173,12 @@ class Parquet(FromParts):
             raise ProblemError(f"there is no file {path}.")
         if self.path.suffix == ".npy":
             raise ProblemError(f"{path} is an array: pass np.load({str(path)!r}, mmap_mode='r').")
+        if {".csv", ".tsv", ".txt"} & set(self.path.suffixes):
+            raise ProblemError(
+                f"{path} is text, in which rows cannot be found by their number: write it as Parquet, "
+                "or let pandas read it in parts, nx.Stream((part.to_numpy() for part in "
+                f"pd.read_csv({str(path)!r}, chunksize=10_000)), batches=True)."
+            )
         try:
             self.file = pyarrow.parquet.ParquetFile(self.path)
             fields = {field.name: field.type for field in self.file.schema_arrow}

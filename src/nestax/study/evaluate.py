@@ -34,9 +34,10 @@ class Interval:
     low: float
     high: float
     stderr: float
+    confidence: float = 0.95
 
     def __repr__(self) -> str:
-        return f"{self.value:.6g} [{self.low:.6g}, {self.high:.6g}]"
+        return f"{self.value:.6g} [{self.low:.6g}, {self.high:.6g}], {100 * self.confidence:g} %"
 
 
 def evaluate(
@@ -114,7 +115,7 @@ def evaluate(
 def _interval(centre: float, variance: float, confidence: float) -> Interval:
     stderr = math.sqrt(variance)
     reach = NormalDist().inv_cdf(0.5 + confidence / 2) * stderr
-    return Interval(centre, centre - reach, centre + reach, stderr)
+    return Interval(centre, centre - reach, centre + reach, stderr, confidence)
 
 
 #: Inner draws that are made at once, of some outer ones.

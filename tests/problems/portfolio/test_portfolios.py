@@ -392,3 +392,8 @@ def test_caps_that_add_up_to_one_are_allowed_whatever_the_rounding():
     assert np.full(6, 1 / 6).sum() < 1
     problem = problems.mean_variance(ROWS, constraint="box", bounds=(0, 1 / 6))
     np.testing.assert_allclose(problem.w0, 1 / 6, atol=1e-15)
+
+
+def test_a_tail_of_most_periods_is_doubted():
+    with pytest.warns(UserWarning, match=r"tail=0.95 is more than half .* has tail=0.05"):
+        problems.mean_cvar(ROWS, tail=0.95)

@@ -23,6 +23,7 @@ import nestax.linear_oracles as linear_oracles
 import nestax.projections as projections
 from nestax.chain.level import Level
 from nestax.chain.problem import Problem
+from nestax.draws.source import AbstractSource
 from nestax.errors import ProblemError, SettingError, check_setting, choose
 
 BOUNDED = ("simplex", "box")
@@ -142,6 +143,12 @@ def read_market(
 
 def table_of(returns: Any) -> np.ndarray:
     """A table of finite numbers in float64, one row a period, one column an asset."""
+    if isinstance(returns, AbstractSource):
+        raise ProblemError(
+            f"returns must be a table, not nx.{type(returns).__name__}: make the problem of some rows, "
+            "print it for the names of its levels, and give those the others: "
+            "problem.with_data(mean=stream, ...)."
+        )
     try:
         rows = np.asarray(returns, np.float64)
     except (TypeError, ValueError) as error:
