@@ -70,7 +70,10 @@ def test_a_process_killed_while_pieces_are_written_leaves_a_run_that_goes_on(num
 @pytest.mark.parametrize(
     ("task", "words"),
     [
-        ("without_orbax", "pip install 'nestax[orbax]' for all of"),
+        (
+            "without_orbax",
+            "lies in 2 processes, each of which writes its share of a checkpoint through Orbax",
+        ),
         ("apart", "is not the same folder for all processes"),
     ],
 )

@@ -357,32 +357,34 @@ class Keeper:
 
         trouble = None
         if self.pieces:
-            try:
-                about["pieces"] = self._write_pieces([taken[name] for name in self.pieces])
-            except OSError as error:
-                trouble = self._not_written(error)
+            trouble, about["pieces"] = self._write_pieces([taken[name] for name in self.pieces])
         trouble = trouble or self.hosts.decide(write)
         self.failed = self.failed or trouble is not None
         if trouble is None:
             self.saved = (at.step, status)
         return trouble
 
-    def _write_pieces(self, arrays: list[Any]) -> dict[str, Any]:
+    def _write_pieces(self, arrays: list[Any]) -> tuple[str | None, dict[str, Any]]:
         """Writes what no process holds whole, all of them together; what the checkpoint says of it."""
 
         def look() -> int | str:
             try:
                 self.folder.look()
             except OSError as error:
-                return error.strerror or str(error)
+                return self._not_written(error)
             return self.folder.place.number + 1
 
         number = self.hosts.decide(look)
         if isinstance(number, str):
-            raise OSError(number)
+            return number, {}
         name = sharded.name_of(number)
-        files = sharded.save(self.shared / name, arrays, self.hosts)
-        return {"folder": name, "names": self.pieces, "files": files}
+        try:
+            files = sharded.save(self.shared / name, arrays, self.hosts)
+        except OSError as error:
+            if self.hosts.many:  # others may be waiting for this one, and learn of it by its end
+                raise RuntimeError(self._not_written(error)) from error
+            return self._not_written(error), {}
+        return None, {"folder": name, "names": self.pieces, "files": files}
 
     def _not_written(self, error: OSError) -> str:
         last = self.saved[0]

@@ -10,7 +10,7 @@ import importlib.util
 import json
 import math
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -47,9 +47,9 @@ def in_pieces(compiled: Compiled, hosts: Hosts) -> list[str]:
         return names
     if hosts.many:
         raise SettingError(
-            f"the state of this run, {size / 2**20:,.0f} MiB, lies in {jax.process_count()} processes, and "
-            "each writes its share of a checkpoint through Orbax: pip install 'nestax[orbax]' for all of "
-            "them."
+            f"the state of this run, {size / 2**20:,.0f} MiB, lies in {jax.process_count()} processes, "
+            "each of which writes its share of a checkpoint through Orbax: pip install 'nestax[orbax]' "
+            "for all of them."
         )
     return []  # it is in the memory of this host already
 
@@ -74,34 +74,20 @@ def name_of(number: int) -> str:
 def save(path: Path, arrays: Iterable[jax.Array], hosts: Hosts) -> dict[str, str]:
     """Writes pieces into a folder of their own, all processes together; the SHA-256 of its files.
 
-    An OSError, in all of them, if one could not.
+    An OSError where that was not possible: in this process alone, or in all.
     """
-    _in_all(hosts, lambda: _write(path, arrays))
-    names = _in_all(
-        hosts, lambda: sorted(str(p.relative_to(path)) for p in path.rglob("*") if p.is_file())
-    )
-    own = range(
-        jax.process_index() if hosts.many else 0, len(names), jax.process_count() if hosts.many else 1
-    )
+    here, count = (jax.process_index(), jax.process_count()) if hosts.many else (0, 1)
+    try:
+        with _checkpointer() as checkpointer:
+            checkpointer.save(path, _numbered(arrays), force=True)
+        names = sorted(str(p.relative_to(path)) for p in path.rglob("*") if p.is_file())
+        own = _digests(path / name for name in names[here::count])
+    except Exception as error:  # Orbax hands on those of everything that it stands on
+        raise OSError(str(error).strip().partition("\n")[0].rstrip(".")) from error
     digests = np.zeros((len(names), DIGEST), np.uint8)
-    found = _in_all(hosts, lambda: _digests(path / names[k] for k in own))
-    digests[list(own)] = [np.frombuffer(digest, np.uint8) for digest in found]
+    digests[here::count] = np.frombuffer(b"".join(own), np.uint8).reshape(-1, DIGEST)
     whole = np.bitwise_or.reduce(hosts.told(digests))
     return {name: digest.tobytes().hex() for name, digest in zip(names, whole, strict=True)}
-
-
-def _in_all(hosts: Hosts, act: Callable[[], Any]) -> Any:
-    """``act()`` of every process; an OSError in all of them if it failed in one."""
-    out = None
-    error = None
-    try:
-        out = act()
-    except Exception as e:  # Orbax hands on those of everything that it stands on
-        error = e
-    if hosts.any(error is not None):
-        words = "another process could not write its share" if error is None else str(error)
-        raise OSError(words.strip().partition("\n")[0].rstrip(".")) from error
-    return out
 
 
 def load(path: Path, structs: Iterable[jax.ShapeDtypeStruct]) -> list[jax.Array]:
@@ -147,11 +133,6 @@ def _digests(paths: Iterable[Path]) -> list[bytes]:
 
     with ThreadPoolExecutor(READERS) as pool:
         return list(pool.map(one, paths))
-
-
-def _write(path: Path, arrays: Iterable[jax.Array]) -> None:
-    with _checkpointer() as checkpointer:
-        checkpointer.save(path, _numbered(arrays), force=True)
 
 
 def _checkpointer() -> Any:
