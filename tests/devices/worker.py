@@ -180,7 +180,7 @@ def stopped_in_pieces(folder):
     sharded.GATHERED_BYTES = 0
     kept = {"checkpoint": Path(folder) / "kept", "checkpoint_every": 0.0}
     in_lanes(mesh=2, callback=lambda record: record["step"] >= 20, **kept)
-    return {"files": files_of(Path(folder) / "kept")}
+    return {"kept": files_of(Path(folder) / "kept")}
 
 
 def files_of(folder):
@@ -226,6 +226,10 @@ def resumed_from_pieces(folder):
     except nx.SettingError as error:
         out["without"] = str(error)
     return out
+
+
+def pieces(folder):
+    return stopped_in_pieces(folder) | resumed_from_pieces(folder)
 
 
 def without_orbax(folder):

@@ -92,10 +92,10 @@ def save(path: Path, arrays: Iterable[jax.Array], hosts: Hosts) -> dict[str, str
 
 def load(path: Path, structs: Iterable[jax.ShapeDtypeStruct]) -> list[jax.Array]:
     """The pieces of arrays that every process needs, at the places that ``structs`` say."""
-    structs = _numbered(structs)
+    wanted = _numbered(structs)
     with _checkpointer() as checkpointer:
-        found = checkpointer.restore(path, structs)
-    return [found[name] for name in structs]
+        found = checkpointer.restore(path, wanted)
+    return [found[name] for name in wanted]
 
 
 def damage(folder: Path, about: dict[str, Any]) -> str | None:
