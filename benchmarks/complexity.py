@@ -153,12 +153,13 @@ def count(point: Point) -> str:
 
 
 def stop(point: Point) -> str:
-    return f"{point.least:.2g} at ε = {point.eps:.2g}" if math.isinf(point.samples) else "–"
+    """What a search came to that ended short of ε; not where the seeds that report fell short alone."""
+    return "–" if point.steps else f"{point.least:.2g} at ε = {point.eps:.2g}"
 
 
 def beside(points: list[Point], best: dict[float, Point]) -> str:
     """How many times the samples of SMVR, at the smallest ε that both have reached."""
-    both = [p for p in points if p.again and p.eps in best and best[p.eps].again]
+    both = [p for p in points if p.eps in best and math.isfinite(p.samples + best[p.eps].samples)]
     if not both or both[-1] is best[both[-1].eps]:
         return "–"
     return f"{interval(ratio(both[-1], best[both[-1].eps]))} at {both[-1].eps:.2g}"

@@ -1,5 +1,6 @@
 """One process of the tests of this folder: ``worker.py TASK NUMBER PROCESSES PORT [FOLDER]``."""
 
+import dataclasses
 import hashlib
 import json
 import math
@@ -17,8 +18,10 @@ import warnings
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.sharding import NamedSharding, PartitionSpec
 
 import nestax as nx
 from nestax.checkpoints import sharded
@@ -56,6 +59,23 @@ def in_rows(method, steps=40, **more):
     return nx.minimize(problem(), method, optax.sgd(0.1), steps=steps, **SHORT | more)
 
 
+def blocks_problem():
+    """16 blocks, of which a step visits 4; two levels draw from them."""
+    rows = np.random.default_rng(0).normal(size=(16, 6, 3))
+    inner = nx.Level(lambda w, x: (jnp.tanh(x @ w), w), data=nx.Blocks(rows, visit=4), name="inner")
+    outer = nx.Level(lambda u, x: jnp.exp(u[0]) + (x @ u[1]) ** 2, data=nx.Blocks(rows, visit=4))
+    return nx.Problem([inner, outer], w0=jnp.ones(3))
+
+
+def in_blocks(method, steps=20, **more):
+    more = {"shard": "blocks", "record": ("value", "exact_value")} | more
+    return nx.minimize(blocks_problem(), method, optax.sgd(0.05), steps=steps, **SHORT | more)
+
+
+BLOCKS = {
+    "PerBlock": lambda: nx.PerBlock(nx.AdjointSMVR(beta=0.1)),
+    "BlockSMVR": lambda: nx.BlockSMVR(beta=0.2),
+}
 # Made when they are used: nothing may be computed before processes know of each other.
 ESTIMATORS = {
     "SMVR": lambda: nx.SMVR(beta=0.1),
@@ -65,13 +85,16 @@ ESTIMATORS = {
 }
 
 
-def bits(folder, meshes=None, names=tuple(ESTIMATORS)):
-    """Digests of runs over lanes and rows, by the number of devices."""
+def bits(folder, meshes=None, names=(*ESTIMATORS, *BLOCKS)):
+    """Digests of runs over lanes, rows and blocks, by the number of devices."""
     del folder
     out = {}
     for count in meshes or (1, 2, 4):
         own = out.setdefault(str(count), {})
         for name in names:
+            if name in BLOCKS:
+                own[f"blocks {name}"] = digest(in_blocks(BLOCKS[name](), mesh=count))
+                continue
             own[f"rows {name}"] = digest(in_rows(ESTIMATORS[name](), mesh=count))
             if name != "Exact":
                 own[f"lanes {name}"] = digest(in_lanes(type(ESTIMATORS[name]()), mesh=count))
@@ -84,6 +107,7 @@ def moved(folder):
     for name, run in {
         "lanes": in_lanes,
         "rows": lambda **o: in_rows(nx.SnapshotSMVR(period=10), **o),
+        "blocks": lambda **o: in_blocks(nx.BlockSMVR(beta=0.2), **o),
     }.items():
         kept = {"checkpoint": Path(folder) / name, "steps": 40}
         run(mesh=2, callback=lambda record: record["step"] >= 20, **kept)
@@ -96,7 +120,7 @@ def is_key(x):
 
 
 def few_bits(folder):
-    return bits(folder, (2,), ("SnapshotSMVR",))
+    return bits(folder, (len(jax.devices()),), ("SnapshotSMVR", "PerBlock"))
 
 
 def gather(folder):
@@ -124,6 +148,48 @@ def gather(folder):
         "gathered": max(math.prod(int(n) for n in shape.split(",") if n) for shape in shapes),
         "memory": (sum(held.values()) + memory.temp_size_in_bytes) / share,
     }
+
+
+def in_pieces(w0=None, **more):
+    """A small network; both of its arrays can be cut in two."""
+    rows = np.random.default_rng(0).normal(size=(32, 3))
+    w0 = w0 or {"a": jnp.ones((4, 3)) / 9, "b": jnp.ones(4) / 9}
+    level = nx.Level(lambda w, x: jnp.tanh(w["a"] @ x) @ w["b"] + x[0], data=rows)
+    network = nx.Problem([level, nx.Level(jnp.exp, name="outer")], w0=w0)
+    return nx.minimize(network, nx.SMVR(beta=0.1), optax.adam(0.1), steps=20, **SHORT | more)
+
+
+def places(folder):
+    """What share of an array a device holds at most."""
+    del folder
+    share = lambda x: x.addressable_shards[0].data.size / x.size
+    most = lambda *trees: max(map(share, jax.tree.leaves(trees)))
+    blocks = in_blocks(nx.BlockSMVR(beta=0.2), mesh=2).carry.lane
+    alone = in_pieces()
+    pieces = in_pieces(mesh=2, shard="model")
+    arrived = in_pieces(pieces_of_ones())
+    like = lambda lane: (lane.w, lane.estimate.grad, lane.opt_state[0].mu, lane.opt_state[0].nu)
+    near = lambda a, b: bool(np.allclose(a, b, rtol=1e-3))
+    return {
+        "table": most(blocks.state.table),
+        "weights": most(like(pieces.carry.lane)),
+        "arrived": most(like(arrived.carry.lane)),
+        "interval": same_interval(),
+        "near": all(near(pieces.w[k], w) and near(arrived.w[k], w) for k, w in alone.w.items()),
+    }
+
+
+def same_interval():
+    """Over blocks on two devices it is the one without them, up to rounding."""
+    told = lambda **more: dataclasses.astuple(nx.evaluate(blocks_problem(), np.ones(3), **more))
+    return bool(np.allclose(told(), told(mesh=2, shard="blocks"), rtol=1e-4))
+
+
+def pieces_of_ones():
+    """The first weights, in pieces that the user has chosen."""
+    spread = spread_over(2, "model", ("model",))
+    cut = NamedSharding(spread.mesh, PartitionSpec("model"))
+    return {"a": jax.device_put(np.ones((4, 3)) / 9, cut), "b": jax.device_put(np.ones(4) / 9, cut)}
 
 
 def together(folder):

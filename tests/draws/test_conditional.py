@@ -169,6 +169,21 @@ def test_samples_are_those_of_the_visited():
     assert meter.start.samples == 2 * M * 4
 
 
+def two_levels(first, second):
+    inner = nx.Conditional(nx.Sampler(first), lambda xi, key: xi, visit=2)
+    outer = nx.Conditional(nx.Sampler(second), visit=2)
+    levels = [
+        nx.Level(lambda w, pair: w - pair[1], inner, name="gap"),
+        nx.Level(lambda u, xi: u**2 + 0 * jnp.sum(xi), outer, name="cost"),
+    ]
+    return nx.Problem(levels, jnp.asarray(4.0))
+
+
+def test_a_level_may_see_a_part_of_the_outer_draw():
+    part = lambda key: jnp.stack([jax.random.normal(key), 1.0])
+    assert two_levels(jax.random.normal, part).endless
+
+
 ROWS = np.ones((4, 2))
 
 
@@ -209,6 +224,10 @@ ROWS = np.ones((4, 2))
         (
             lambda: nx.Conditional(np.ones(5_000), np.ones(5_000), visit=1).every_row(),
             "25,000,000 pairs of rows are too many to be seen side by side",
+        ),
+        (
+            lambda: two_levels(lambda key: 3 + jax.random.normal(key), jax.random.normal),
+            "'gap' and 'cost' are about different outer draws: give both the same nx.Sampler",
         ),
         (lambda: simulated(jnp.zeros(3)).every_block().value(jnp.ones(())), "has no population"),
     ],

@@ -9,6 +9,7 @@ import optax
 import pytest
 
 import nestax as nx
+from nestax.study.compare import tabulate
 
 FACTS = {"samples": 6_000, "batch_size": 4, "seeds": 3, "tune_seeds": 2, "progress": False}
 METHODS = {
@@ -49,6 +50,39 @@ def test_the_best_of_the_tuning_seeds_is_what_is_run(result):
         best = int(np.argmin(ends))
         for key, values in run.settings.items():
             assert values[0] == tuning.settings[key][best]
+
+
+def ended(*gaps, lost=()):
+    """Runs of ten records that end with these gaps, one for every seed."""
+    status = np.full((1, len(gaps)), nx.Status.SUCCESS)
+    status[0, list(lost)] = nx.Status.NONFINITE
+    curve = np.repeat(np.asarray(gaps)[None, :, None], 10, axis=2)
+    records = {"step": np.arange(10), "samples": 4 * np.arange(10), "gap": curve}
+    return nx.Sweep({"lr": np.asarray([0.1])}, None, records, status)
+
+
+def test_differences_are_those_of_runs_with_equal_seeds():
+    runs = {
+        "far": ended(3.0, 5.0, 7.0),
+        "near": ended(1.0, 2.0, 6.0),
+        "lost": ended(1.0, 1, 1, lost=[1]),
+    }
+    table = tabulate(runs, ["lr", "beta"], "gap")
+    assert table.column("method") == ["near", "far", "lost"]
+    assert table.column("above the first") == ["–", 2.0, np.inf]
+    first, error, none = table.column("± error")
+    assert first == "–"
+    assert error == pytest.approx(1 / 3**0.5)  # of 2, 3 and 1
+    assert np.isnan(none)
+    assert table.column("beta") == ["–"] * 3
+    assert table.column("diverged") == [0, 0, 1]
+    assert tabulate({}, ["lr"], "gap").rows == []
+
+
+def test_one_run_has_no_error():
+    table = tabulate({"near": ended(1.0), "far": ended(3.0)}, ["lr"], "gap")
+    assert table.rows[1][-4] == 2
+    assert np.isnan(table.rows[1][-3])
 
 
 def test_reported_runs_are_those_of_plain_sweeps(result):

@@ -107,6 +107,18 @@ def test_an_accuracy_out_of_reach_ends_the_search():
     assert measured("Plain", family, accuracies=(0.05, 0.03), found=found) == []
 
 
+def test_an_accuracy_that_other_seeds_do_not_reach_does_not_end_it():
+    missed = Point(0.2, math.inf, (), 1, 1, True, 0.1, steps=16)
+    (point,) = measured("Plain", nx.problems.zero_chain, accuracies=(0.3, 0.25), found=[missed])
+    assert point.eps == 0.25
+
+
+def test_of_settings_that_arrive_together_an_inner_one_is_taken():
+    (point,) = measured("Plain", nx.problems.zero_chain, accuracies=(0.25,))
+    assert point.inside
+    assert point.lr < 8
+
+
 def test_averages_of_weights_are_what_a_method_is_judged_by_that_returns_them():
     (point,) = measured("SSD", nx.problems.sloped_chain, accuracies=(0.2,))
     again = nx.sweep(

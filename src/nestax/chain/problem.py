@@ -16,10 +16,11 @@ from nestax.chain.every_block import across_blocks
 from nestax.chain.jacobian import Jacobian, pull_through
 from nestax.chain.level import Level
 from nestax.chain.prox import Prox
+from nestax.chain.shared_blocks import by_parts
 from nestax.chain.tracing import Shapes, shapes_of, users_part
 from nestax.devices.spread import Spread
 from nestax.draws.blocks import AbstractBlocks, mean_over_blocks
-from nestax.errors import ProblemError
+from nestax.errors import ProblemError, is_traced
 from nestax.table import Table, as_html
 
 
@@ -144,12 +145,12 @@ class Problem(eqx.Module):
 
     @property
     def spread(self) -> Spread | None:
-        """The devices that share the rows of a level, the first that has any."""
+        """The devices that share the rows or the blocks of a level, the first that has any."""
         sources = [level.source for level in self.levels if level.source is not None]
         return next((source.spread for source in sources if source.spread is not None), None)
 
     def spread_over(self, spread: Spread) -> "Problem":
-        """A copy whose populations are shared by some devices."""
+        """A copy whose populations, or blocks, are shared by some devices."""
         placed: dict[int, Any] = {}
         return self._with_sources(lambda source: source.spread_over(spread, placed))
 
@@ -281,11 +282,11 @@ class Problem(eqx.Module):
         """f_K ∘ … ∘ f_1(w) over the population, whatever closed form there is."""
         if self.blocks is None:
             return self.level_values(w)[-1]
-        return self._over_blocks(lambda block: block.level_values(w)[-1])
+        return self.mean_over_blocks(lambda block: block.level_values(w)[-1])
 
     def _chain_value_and_grad(self, w: PyTree) -> tuple[Array, PyTree]:
         if self.blocks is not None:
-            return self._over_blocks(lambda block: block._chain_value_and_grad(w))
+            return self.mean_over_blocks(lambda block: block._chain_value_and_grad(w))
         pulls = []
         x = w
         for level in self.levels:
@@ -293,10 +294,18 @@ class Problem(eqx.Module):
             pulls.append(pull)
         return x, pull_through(pulls, x)
 
-    def _over_blocks(self, fn: Callable[["Problem"], PyTree]) -> PyTree:
-        """Mean over the blocks of what ``fn`` makes of each."""
-        assert self.blocks is not None
-        return mean_over_blocks(self.blocks, lambda number: fn(self.block(number)))
+    def mean_over_blocks(self, fn: Callable[..., PyTree], *tables: PyTree) -> PyTree:
+        """Mean of ``fn(block, *rows)`` over the blocks, with the rows that tables have for each."""
+
+        def of_all(problem: "Problem", *tables: PyTree) -> PyTree:
+            assert problem.blocks is not None
+            row = lambda number: jax.tree.map(lambda x: x[number], tables)
+            one = lambda number: fn(problem.block(number), *row(number))
+            return mean_over_blocks(problem.blocks, one)
+
+        if self.spread is None:
+            return of_all(self, *tables)
+        return by_parts(self, lambda part, *tables: (of_all(part, *tables), ()), *tables)[0]
 
     def add_penalty(self, w: PyTree, value: Array, grad: PyTree) -> tuple[Array, PyTree]:
         if self.penalty is None:
@@ -421,6 +430,25 @@ def _check_blocks(levels: list[Level]) -> None:
             "levels with blocks need the same number of blocks and of visits at every level that draws; "
             f"got {', '.join(words)}."
         )
+    endless = [level for level, kind in zip(drawing, kinds, strict=True) if kind and kind[0] is None]
+    for level in endless[1:]:
+        if _draw_apart(endless[0].data, level.data):
+            raise ProblemError(
+                f"levels {endless[0].name!r} and {level.name!r} are about different outer draws: give "
+                "both the same nx.Sampler as outer."
+            )
+
+
+def _draw_apart(one: Any, other: Any) -> bool:
+    """Whether outer draws of two levels look alike and differ; some may hold a part of the others."""
+    draws = [source.given(jax.random.key(0)) for source in (one, other)]
+    leaves = list(map(jnp.asarray, jax.tree.leaves(draws)))
+    if any(map(is_traced, leaves)) or shapes_of(draws[0]) != shapes_of(draws[1]):
+        return False
+    keys = lambda x: jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+    words = [np.asarray(jax.random.key_data(x) if keys(x) else x) for x in leaves]
+    half = len(words) // 2
+    return any(x.tobytes() != y.tobytes() for x, y in zip(words[:half], words[half:], strict=True))
 
 
 def _fit_together(levels: list[Level], shape: Shapes) -> tuple[Level, ...]:

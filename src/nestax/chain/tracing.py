@@ -286,6 +286,21 @@ def trace(
     return Traced(Program(jaxpr, jax.tree.structure(out)), constants + numbers)
 
 
+def opened(fn: Callable[..., PyTree], *args: PyTree) -> tuple[Callable[..., PyTree], list[Any]]:
+    """``fn`` as a function of what it has closed over and its arguments, and what that is.
+
+    Args:
+        args: shapes of the arguments.
+    """
+    closed, out = jax.make_jaxpr(fn, return_shape=True)(*args)
+
+    def run(closed_over: list[Any], *args: PyTree) -> PyTree:
+        leaves = jaxpr_as_fun(ClosedJaxpr(closed.jaxpr, closed_over))(*jax.tree.leaves(args))
+        return jax.tree.unflatten(jax.tree.structure(out), leaves)
+
+    return run, closed.consts
+
+
 def compute(fn: Callable[..., PyTree], *args: PyTree) -> PyTree:
     """``fn(*args)``, compiled; the program is found again by what it computes.
 

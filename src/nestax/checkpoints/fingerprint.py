@@ -19,7 +19,8 @@ import numpy as np
 from nestax.chain.tracing import Shapes, origins_of, shapes_of
 from nestax.devices.hosts import gathered
 from nestax.devices.spread import LANE_PARTS, PARTS
-from nestax.loop.compiled import Compiled
+from nestax.draws.blocks import AbstractBlocks
+from nestax.loop.compiled import Compiled, lanes_of
 from nestax.loop.lanes import in_short
 from nestax.loop.step import Lane
 from nestax.streams.feed import with_room
@@ -55,11 +56,10 @@ def fingerprint(compiled: Compiled, steps: int, facts: dict[str, Any]) -> Finger
         problem = with_room(problem, compiled.feed.courses)
     if compiled.spread is not None:  # nor does it how many devices share them
         problem = problem.alone()
+    lanes = compiled.all
     if problem is not lane.problem:
-        settings = compiled.all.settings
-        key = compiled.all.key
-        compiled = Compiled(dataclasses.replace(lane, problem=problem), settings, key)
-    lanes = dataclasses.replace(compiled.all, spread=None)
+        lanes = lanes_of(dataclasses.replace(lane, problem=problem), lanes.settings, lanes.key)
+    lanes = dataclasses.replace(lanes, spread=None)
     lanes = eqx.tree_at(lambda lanes: lanes.arrays.horizon, lanes, None)
     text, enters = _program(jax.tree.structure(lanes), shapes_of((lane.horizon, jax.tree.leaves(lanes))))
     parts = dict(facts) | shared
@@ -91,7 +91,9 @@ def _shared(compiled: Compiled) -> dict[str, Any]:
         parts["parts of the settings"] = compiled.all.spread.parts(compiled.lanes[0], LANE_PARTS)
     for level in compiled.lane.problem.levels:
         source = level.source
-        if source is not None and source.spread is not None and source.size:
+        if isinstance(source, AbstractBlocks) and source.spread is not None:
+            parts["parts of the blocks"] = source.spread.parts(source.blocks or 0, PARTS)
+        elif source is not None and source.spread is not None and source.size:
             parts[f"parts of the rows of level {level.name!r}"] = source.spread.parts(source.size, PARTS)
     return parts
 

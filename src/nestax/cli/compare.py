@@ -25,6 +25,7 @@ def compare_methods(
     batch_size: int,
     seeds: int,
     tune_seeds: int,
+    devices: int | None,
     keeping: dict[str, Any],
 ) -> Outcome:
     """Every method at the best of the same learning rates, with as many samples as the others."""
@@ -32,7 +33,9 @@ def compare_methods(
     table = load(data, unit, prices, drop, drop_missing)
     problem, exact, reference = prepare(table, risk)
     scale = longest_step(exact, reference, batch_size)
-    rates = [float(f"{scale * multiple:.2g}") for multiple in MULTIPLES]
+    # Devices share the rates, so that there is one more: 2, 4 and 8 divide them.
+    multiples = MULTIPLES if devices is None else (MULTIPLES[0] / 10**0.5, *MULTIPLES)
+    rates = [float(f"{scale * multiple:.2g}") for multiple in multiples]
     note(f"Trying {len(rates)} learning rates from {rates[0]:g} to {rates[-1]:g}.")
     result = compare(
         problem,
@@ -42,6 +45,7 @@ def compare_methods(
         seeds=seeds,
         tune_seeds=tune_seeds,
         batch_size=batch_size,
+        mesh=devices,
         **keeping,
     )
     return describe(

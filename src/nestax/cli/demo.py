@@ -11,7 +11,7 @@ from nestax.cli.shell import Outcome
 from nestax.datasets import Returns
 from nestax.figures import plot_weights
 from nestax.run.sweep import Sweep, grid
-from nestax.study.compare import Comparison, compare
+from nestax.study.compare import Comparison, compare, tabulate
 from nestax.table import Table
 
 SAMPLES = 200_000
@@ -38,10 +38,9 @@ def run_demo(seeds: int) -> Outcome:
         )
         for name, rate in RATES.items()
     ]
-    rows = sorted((row for part in parts for row in part.table.rows), key=lambda row: row[-4])
     runs = {name: run for part in parts for name, run in part.runs.items()}
     outcome = describe(
-        Comparison(Table(parts[0].table.columns, rows), runs, {}, {}, "gap"),
+        Comparison(tabulate(runs, ["lr"], "gap"), runs, {}, {}, "gap"),
         title="Four methods on a portfolio of made-up returns",
         setting=(
             f"{len(table):,} made-up rows × {len(table.assets)} assets, F = −mean + "

@@ -67,6 +67,7 @@ def solve_portfolio(
     batch_size: int,
     seed: int,
     per_year: float | None,
+    devices: int | None,
     keeping: dict[str, Any],
 ) -> Outcome:
     """Weights of least −mean + risk·deviation by one method, and the gap to the exact optimum."""
@@ -87,6 +88,7 @@ def solve_portfolio(
         seed=seed,
         target_gap=TARGET,
         record_every=STEPS // RECORDS if samples is None else None,
+        mesh=devices,
         **_inside(keeping, "run"),
     )
     feasible = abs(float(result.w.sum()) - 1) < ADDS_UP

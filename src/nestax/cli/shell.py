@@ -18,6 +18,7 @@ import sys
 import tomllib
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -160,9 +161,24 @@ def begin(ctx: typer.Context, *, float64: bool = True) -> dict[str, Any]:
 
     if float64:
         jax.config.update("jax_enable_x64", True)
+    if ctx.params.get("devices") is not None:
+        _cores_as_devices(ctx.params["devices"])
     if not sys.stderr.isatty():  # where there is no line of progress
         _say_once(ctx)
     return settings_of(ctx)
+
+
+def _cores_as_devices(count: int) -> None:
+    """Makes so many devices of a processor, where JAX has not begun and nobody has said how many."""
+    import jax
+
+    if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
+        with suppress(RuntimeError):  # whoever calls a command from Python has computed already
+            jax.config.update("jax_num_cpu_devices", count)
+    if count > len(jax.devices()):
+        from nestax.errors import SettingError
+
+        raise SettingError(f"--devices {count} asks for more than the {len(jax.devices())} there are.")
 
 
 def _say_once(ctx: typer.Context) -> None:

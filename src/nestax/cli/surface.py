@@ -83,6 +83,10 @@ CheckpointOption = Annotated[
 ResumeOption = Annotated[
     bool, typer.Option("--resume", help="Go on with the run in --checkpoint, or begin one.")
 ]
+DevicesOption = Annotated[
+    int | None,
+    typer.Option(min=1, help="Share the work among so many devices of this machine, GPUs or cores."),
+]
 CellsOption = Annotated[
     Path | None,
     typer.Option(help="Folder in which every method's runs are kept, and found again after a stop."),
@@ -159,6 +163,7 @@ def portfolio(
         float | None,
         typer.Option(min=0.01, help="Rows a year, for figures a year; by default told by the dates."),
     ] = None,
+    devices: DevicesOption = None,
     json: JsonOption = False,
     config: ConfigOption = None,
     out: OutOption = None,
@@ -241,6 +246,7 @@ def compare(
     tune_seeds: Annotated[
         int, typer.Option(min=1, help="Further runs that choose the learning rate.")
     ] = 3,
+    devices: DevicesOption = None,
     json: JsonOption = False,
     config: ConfigOption = None,
     out: OutOption = None,

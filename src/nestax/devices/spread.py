@@ -9,7 +9,7 @@ import dataclasses
 import math
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import equinox as eqx
 import jax
@@ -28,10 +28,14 @@ LANE_PARTS = 16
 
 @dataclasses.dataclass(frozen=True)
 class Spread:
-    """One axis of a mesh, along which the leading axis of arrays is spread."""
+    """One axis of a mesh, along which the leading axis of arrays is spread.
+
+    what: "lanes", "rows", "blocks" or "model", whose weights keep the places they have.
+    """
 
     mesh: Mesh
     axis: str
+    what: str = "rows"
 
     @property
     def size(self) -> int:
@@ -61,13 +65,16 @@ class Spread:
         Arrays that ``fn`` has closed over would keep their type of outside, so everything it needs is in
         ``shared``. Outcomes lie where they are made; or everywhere, if they are the same there.
         """
+        out = PartitionSpec() if gathered else PartitionSpec(self.axis)
+        return self._map(fn, spread, shared, out)
+
+    def _map(self, fn: Callable[..., PyTree], spread: PyTree, shared: PyTree, out: Any) -> PyTree:
         arrays, static = eqx.partition(shared, eqx.is_array)
-        specs = (PartitionSpec(self.axis), PartitionSpec())
         mapped = jax.shard_map(
             lambda here, arrays: fn(here, eqx.combine(arrays, static)),
             mesh=self.mesh,
-            in_specs=specs,
-            out_specs=specs[gathered],
+            in_specs=(PartitionSpec(self.axis), PartitionSpec()),
+            out_specs=out,
             check_vma=False,
         )
         return mapped(spread, arrays)
@@ -79,19 +86,73 @@ class Spread:
 
     def total(self, fn: Callable[[PyTree, PyTree], PyTree], rows: PyTree, shared: PyTree) -> PyTree:
         """Σ fn(part, shared) over the parts of some rows, always added in one order."""
+        return self.total_and_rows(lambda part, shared: (fn(part, shared), ()), rows, shared)[0]
+
+    def total_and_rows(
+        self, fn: Callable[[PyTree, PyTree], tuple[PyTree, PyTree]], rows: PyTree, shared: PyTree
+    ) -> tuple[PyTree, PyTree]:
+        """The same of the first that ``fn`` returns; the second are new rows, which stay there."""
         parts = self.parts(_length(rows), PARTS)
         own = parts // self.size
 
-        def here(rows: PyTree, shared: PyTree) -> PyTree:
+        def here(rows: PyTree, shared: PyTree) -> tuple[PyTree, PyTree]:
             cut = jax.tree.map(lambda x: x.reshape(own, -1, *x.shape[1:]), rows)
-            return jax.tree.map(in_order, jax.lax.map(lambda part: fn(part, shared), cut))
+            each, new = jax.lax.map(lambda part: fn(part, shared), cut)
+            return jax.tree.map(in_order, each), jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), new)
 
         def in_order(each: Array) -> Array:
             each = jax.lax.all_gather(each, self.axis, tiled=True)
             zero = jnp.zeros(each.shape[1:], each.dtype)
             return jax.lax.fori_loop(0, parts, lambda k, sum: sum + each[k], zero)
 
-        return self.map(here, rows, shared, gathered=True)
+        return self._map(here, rows, shared, (PartitionSpec(), PartitionSpec(self.axis)))
+
+    def visit(
+        self,
+        fn: Callable[..., tuple[PyTree, PyTree]],
+        rows: PyTree,
+        table: PyTree,
+        index: Array,
+        shared: PyTree,
+    ) -> tuple[PyTree, PyTree]:
+        """``fn(rows, place, k, row, shared) = (outcome, new row)`` for each of some rows, by its owner.
+
+        One after the other, so that what is computed together does not depend on how many devices there
+        are. Outcomes are handed to all, in the order of ``index``.
+
+        Args:
+            rows: what is read, of which a device has its own; ``place`` says where row k is among them.
+            table: of what is read and replaced, with as many rows; it may be empty.
+            index: the numbers of the rows, none of them twice.
+        """
+
+        def here(held: PyTree, arguments: Any) -> tuple[PyTree, PyTree]:
+            rows, table = held
+            index, shared = arguments
+            place, mine = self._own(rows, index)
+            first = jnp.argsort(~mine, stable=True)  # what this device has to do
+
+            def one(k: Array, table: PyTree) -> tuple[PyTree, PyTree]:
+                old = jax.tree.map(lambda x: x[place[k]], table)
+                outcome, new = fn(rows, place[k], k, old, shared)
+                # A row that did not depend on the old one could be written before that is read, and
+                # the compiler would copy the table.
+                new = jax.tree.map(lambda x, y: x.astype(y.dtype) + 0 * y, new, old)
+                return outcome, jax.tree.map(lambda x, y: x.at[place[k]].set(y), table, new)
+
+            shapes = jax.eval_shape(one, first[0], table)[0]
+            none = jax.tree.map(lambda s: jnp.zeros((len(index), *s.shape), s.dtype), shapes)
+
+            def turn(n: Array, carry: Any) -> Any:
+                outcomes, table = carry
+                outcome, table = one(first[n], table)
+                return jax.tree.map(lambda x, y: x.at[first[n]].set(y), outcomes, outcome), table
+
+            outcomes, table = jax.lax.fori_loop(0, jnp.sum(mine), turn, (none, table))
+            return jax.tree.map(lambda x: self._shown(x, mine), outcomes), table
+
+        out = (PartitionSpec(), PartitionSpec(self.axis))
+        return self._map(here, (rows, table), (index, shared), out)
 
     def first(self, fn: Callable[[PyTree, PyTree], PyTree], rows: PyTree, shared: PyTree) -> PyTree:
         """``fn`` of the first row that a device holds; for what is the same for every row."""
@@ -183,7 +244,7 @@ def spread_over(mesh: Any, shard: str, known: tuple[str, ...]) -> Spread | None:
             f"mesh has no device of {missing} of the {jax.process_count()} processes: make it of "
             "jax.devices(), or leave mesh out and let every process run by itself."
         )
-    return Spread(mesh, shard if shard in names else names[0])
+    return Spread(mesh, shard if shard in names else names[0], shard)
 
 
 def line_of(count: int, axis: str) -> Mesh:
@@ -260,7 +321,7 @@ def _at_place(x: Any, sharding: NamedSharding) -> Any:
     return jax.make_array_from_callback(host.shape, sharding, lambda part: host[part])
 
 
-def found_on(x: Any) -> Spread | None:
+def found_on(x: Any, what: str = "rows") -> Spread | None:
     """How an array that has arrived is spread along its leading axis; None if it is not."""
     sharding = getattr(x, "sharding", None)
     if not isinstance(sharding, NamedSharding):
@@ -269,4 +330,45 @@ def found_on(x: Any) -> Spread | None:
     axis = axes[0] if axes else None
     axis = axis[0] if isinstance(axis, tuple) and len(axis) == 1 else axis
     mesh: Any = sharding.mesh
-    return Spread(mesh, axis) if isinstance(axis, str) else None
+    return Spread(mesh, axis, what) if isinstance(axis, str) else None
+
+
+# Weights that no device holds whole
+
+
+def spread_of_weights(w: PyTree) -> Spread | None:
+    """The mesh on which weights have arrived in pieces; None if they have not."""
+    for x in jax.tree.leaves(w):
+        sharding: Any = getattr(x, "sharding", None)
+        if isinstance(sharding, NamedSharding) and sharding.mesh.size > 1:
+            return Spread(cast(Mesh, sharding.mesh), sharding.mesh.axis_names[0], "model")
+    return None
+
+
+def weights_in_pieces(w: PyTree, spread: Spread) -> PyTree:
+    """The place of every array of weights: where it has arrived in pieces, or cut along its longest axis
+    that the devices divide; on all of them whole if there is none."""
+
+    def place(x: Any) -> NamedSharding:
+        arrived = getattr(x, "sharding", None)
+        if isinstance(arrived, NamedSharding) and arrived.mesh == spread.mesh:
+            return arrived
+        axes = [k for k, n in enumerate(x.shape) if n % spread.size == 0 and n > 0]
+        if not axes:
+            return spread.everywhere
+        longest = max(axes, key=lambda k: x.shape[k])
+        return NamedSharding(spread.mesh, PartitionSpec(*[None] * longest, spread.axis))
+
+    return jax.tree.map(place, w)
+
+
+def beside_weights(shape: tuple[int, ...], places: dict[tuple[int, ...], NamedSharding]) -> Any:
+    """The place of an array that is carried, from those of weights by their shape; None for others.
+
+    An array whose last axes are those of weights, as of gradients and derivatives, lies as they do.
+    """
+    for last, place in places.items():
+        if last and shape[len(shape) - len(last) :] == last:
+            before = [None] * (len(shape) - len(last))
+            return NamedSharding(place.mesh, PartitionSpec(*before, *place.spec))
+    return None

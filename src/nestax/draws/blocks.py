@@ -6,6 +6,7 @@ Every level of such a chain draws from the block m that is visited. All levels v
 a step, and draw independently inside them.
 """
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ import numpy as np
 from jaxtyping import Array, Int, PyTree
 
 import nestax.trees as trees
+from nestax.devices.spread import Spread, at_place, check_divides, found_on
 from nestax.draws.source import AbstractSource, Batch, Sampler, checked_rows
 from nestax.errors import ProblemError, check_count, is_traced
 
@@ -65,10 +67,41 @@ class AbstractBlocks(AbstractSource):
     """
 
     visit: eqx.AbstractVar[int]
+    over: eqx.AbstractVar[Spread | None]
 
     @property
     def blocks(self) -> int | None:
         raise NotImplementedError
+
+    @property
+    def by_block(self) -> PyTree:
+        """The arrays whose leading axis is that of blocks, which devices may share."""
+        raise NotImplementedError
+
+    @property
+    def spread(self) -> Spread | None:
+        return self.over
+
+    def spread_over(self, spread: Spread, placed: dict[int, Any]) -> "AbstractBlocks":
+        """The same source, its blocks shared by some devices."""
+        if self.over is not None:
+            return self
+        if self.blocks is None or not self.by_block:
+            raise ProblemError(
+                "blocks that are simulators have no rows that devices could share: leave mesh out."
+            )
+        check_divides(spread, "blocks", self.blocks)
+        where = lambda source: jax.tree.leaves(source.by_block)
+        # A number for a block is known to all.
+        place = lambda x: at_place(x, spread.split if x.ndim > 1 else spread.everywhere, placed)
+        there = eqx.tree_at(where, self, list(map(place, where(self))))
+        object.__setattr__(there, "over", spread)
+        return there
+
+    def alone(self) -> "AbstractBlocks":
+        new = copy.copy(self)
+        object.__setattr__(new, "over", None)
+        return new
 
     def visited(self, key: Array, step: Array) -> Array:
         """The blocks of a step."""
@@ -153,6 +186,7 @@ class Blocks(AbstractBlocks):
     least: int = eqx.field(static=True)
     #: What draws in every block, in place of rows.
     simulators: tuple[Sampler, ...] = ()
+    over: Spread | None = eqx.field(static=True, default=None)
 
     def __init__(self, populations: Any, *, visit: int, replace: bool = True):
         counts = None
@@ -172,6 +206,7 @@ class Blocks(AbstractBlocks):
             if not is_traced(x):
                 _refuse_nonfinite_blocks(x)
         self.data = jax.tree.map(trees.on_device, populations)
+        self.over = found_on(jax.tree.leaves(self.data)[0], "blocks")
         self.counts = None if counts is None else trees.on_device(np.asarray(counts, np.int32))
         self.least = self.rows if counts is None else int(min(counts))
         self.visit = check_count("visit", visit)
@@ -185,6 +220,10 @@ class Blocks(AbstractBlocks):
     def blocks(self) -> int:
         """M, the number of blocks."""
         return jax.tree.leaves(self.data)[0].shape[0]
+
+    @property
+    def by_block(self) -> PyTree:
+        return None if self.simulators else (self.data, self.counts)
 
     @property
     def rows(self) -> int:
@@ -395,7 +434,7 @@ def mean_over_blocks(blocks: AbstractBlocks, fn: Callable[[Array], PyTree]) -> P
         share = lambda x: jnp.tensordot(new.astype(x.dtype), x, 1) / count
         return jax.tree.map(lambda t, x: t + share(x), total, each)
 
-    return over_blocks(count, blocks.visit, add, zero)
+    return over_blocks(count, min(blocks.visit, count), add, zero)
 
 
 def _simulators(populations: list[Any]) -> tuple[Sampler, ...]:

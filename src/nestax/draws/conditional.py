@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 import nestax.trees as trees
+from nestax.devices.spread import Spread, found_on
 from nestax.draws.blocks import AbstractBlocks, Block, Visits
 from nestax.draws.source import AbstractSource, Batch, Sampler, checked_rows
 from nestax.errors import ProblemError, check_count, is_traced
@@ -26,7 +27,8 @@ class Conditional(AbstractBlocks):
     """Blocks that are outer draws ξ, each with inner draws η of its own; a step visits some ξ.
 
     A level on it is ``fn(x, (ξ, η), *args)``; with no inner draws, ``fn(x, ξ, *args)``: such a level is
-    exact once ξ is known. A step draws ``batch_size`` inner draws for every outer one.
+    exact once ξ is known. A step draws ``batch_size`` inner draws for every outer one. All levels of a
+    chain are about the same ξ, so all of them get the same ``outer``.
 
     Args:
         outer: rows, one a block, none visited twice in a step; or an ``nx.Sampler``, whose draws never
@@ -52,6 +54,7 @@ class Conditional(AbstractBlocks):
     longest: int = eqx.field(static=True)
     #: Pairs in all; None where something is simulated.
     pairs: int | None = eqx.field(static=True)
+    over: Spread | None = eqx.field(static=True, default=None)
 
     def __init__(
         self,
@@ -64,6 +67,8 @@ class Conditional(AbstractBlocks):
     ):
         self.outer = outer if isinstance(outer, Sampler) else _rows("outer", outer)
         self.visit = check_count("visit", visit)
+        if self.blocks is not None:
+            self.over = found_on(jax.tree.leaves(self.outer)[0], "blocks")
         if self.blocks is not None and self.visit > self.blocks:
             raise ProblemError(
                 f"visit must be at most the number of outer rows, {self.blocks}; got {visit}."
@@ -101,6 +106,10 @@ class Conditional(AbstractBlocks):
         if isinstance(self.outer, Sampler):
             return None
         return jax.tree.leaves(self.outer)[0].shape[0]
+
+    @property
+    def by_block(self) -> PyTree:
+        return None if isinstance(self.outer, Sampler) else (self.outer, self.first, self.count)
 
     @property
     def _inner_rows(self) -> int:

@@ -95,7 +95,7 @@ class MSVR(AbstractEstimator):
         blocks: Any = problem.blocks
         first = jnp.arange(blocks.visit)
         count = jnp.zeros((), jnp.int32)
-        replaced = rows_of(table[0], first)
+        replaced = rows_of(problem, table[0], first)
         return Estimate(value, grad, {}), MSVRState(w, w, table, first, replaced, grad, count)
 
     def update(self, problem: Problem, w: PyTree, batches: Batches, state: MSVRState):

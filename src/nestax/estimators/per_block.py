@@ -9,7 +9,6 @@ from jaxtyping import Array, PyTree
 
 import nestax.trees as trees
 from nestax.chain.problem import Problem
-from nestax.draws.blocks import mean_over_blocks
 from nestax.errors import ProblemError, SettingError, choose
 from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Trackers
 from nestax.parts.step_rule import AbstractStep
@@ -120,14 +119,12 @@ class PerBlock(AbstractEstimator):
 
     def believed(self, problem: Problem, state: PyTree) -> dict[str, Array]:
         """Root mean squares over the blocks; what they make of the gradient is left out."""
-        blocks: Any = problem.blocks
 
-        def squares(number: Array) -> dict[str, Array]:
-            row = self._loaded(jax.tree.map(lambda x: x[number], state), problem.w0)
-            own = self.estimator.believed(problem.block(number), row)
+        def squares(block: Problem, row: PyTree) -> dict[str, Array]:
+            own = self.estimator.believed(block, self._loaded(row, problem.w0))
             return {name: x**2 for name, x in own.items() if x.ndim}
 
-        return jax.tree.map(jnp.sqrt, mean_over_blocks(blocks, squares))
+        return jax.tree.map(jnp.sqrt, problem.mean_over_blocks(squares, state))
 
     def trackers(self, state: PyTree) -> Trackers:
         """Along a leading axis, that of the blocks."""

@@ -11,11 +11,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding
 from jaxtyping import Array, PyTree
 
 import nestax.loop.lanes as loop
+from nestax.chain.problem import is_drawn
 from nestax.devices.hosts import Hosts, gathered
-from nestax.devices.spread import Spread, at_place
+from nestax.devices.spread import Spread, at_place, beside_weights, weights_in_pieces
 from nestax.errors import SettingError
 from nestax.loop.lanes import CAPACITY, Lanes, Packing
 from nestax.loop.memory import LARGE_BYTES, free_memory
@@ -85,6 +87,16 @@ class Pace:
         return max(1, min(self.longest // stride, int(CHUNK_SECONDS / one)))
 
 
+def lanes_of(lane: Lane, settings: PyTree, key: Array, spread: Spread | None = None) -> Lanes:
+    """The lanes of a run, traced."""
+    one = (settings, key)
+    if lane.plan.grid:  # of one lane, the shapes are enough
+        inner = lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
+        one = (jax.tree.map(inner, settings), jax.ShapeDtypeStruct((), key.dtype))
+    pieces, arrays = pieces_of(lane, *one)
+    return Lanes(pieces, arrays, settings, key, lane.plan, spread)
+
+
 class Compiled:
     """A run split into what is compiled and what is passed; equal runs share one compilation.
 
@@ -121,17 +133,11 @@ class Compiled:
             key = at_place(key, spread.split if in_lanes and key.ndim == 2 else spread.everywhere)
         self.lane = lane
         self.feed = feed
-        one = (settings, key)
-        if lane.plan.grid:  # of one lane, the shapes are enough
-            inner = lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
-            one = (jax.tree.map(inner, settings), jax.ShapeDtypeStruct((), key.dtype))
-        pieces, arrays = pieces_of(lane, *one)
-        self.all = Lanes(pieces, arrays, settings, key, lane.plan, spread if self.in_lanes else None)
+        self.all = lanes_of(lane, settings, key, spread if self.in_lanes else None)
         self.structure = jax.tree.structure(self.all)
         self.places = None
         if spread is not None:
-            place = spread.split if in_lanes else spread.everywhere
-            self.places = (place,) * len(self.carried())
+            self.places = tuple(self._place(name, shape) for name, (shape, _) in self.carried().items())
         self.donates = self._measure(copies)
 
     @property
@@ -145,10 +151,11 @@ class Compiled:
 
     def _measure(self, copies: int) -> bool:
         """Whether a chunk overwrites its carry. Refuses a carry that does not fit into memory."""
-        arrays = [(s, d) for s, d in self.carried().values() if not d.startswith("key")]
-        size = sum(math.prod(shape) * jnp.dtype(dtype).itemsize for shape, dtype in arrays)
-        if self.in_lanes and self.spread is not None:
-            size //= self.spread.size  # of one device
+        size = 0  # of one device
+        for k, (shape, dtype) in enumerate(self.carried().values()):
+            if not dtype.startswith("key"):
+                shape = shape if self.places is None else self.places[k].shard_shape(shape)
+                size += math.prod(shape) * jnp.dtype(dtype).itemsize
         if size <= LARGE_BYTES:
             return False
         free, where = free_memory()
@@ -167,7 +174,7 @@ class Compiled:
         return copies == 1 or 2 * size > free
 
     def start(self) -> At:
-        packed = _program(loop.start, self.structure)(self._leaves(0))
+        packed = _program(loop.start, self.structure, places=self.places)(self._leaves(0))
         return At(self.packing.unpack(jax.block_until_ready(packed)), 0)
 
     def observe(self, at: At) -> tuple[At, dict[str, Any]]:
@@ -189,7 +196,7 @@ class Compiled:
         return jax.tree.leaves(lanes)
 
     def _advance(self, leaves: list[Any], at: At, strides: int, length: int) -> Chunk:
-        program = _program(loop.advance, self.structure, self.donates)
+        program = _program(loop.advance, self.structure, self.donates, self.places)
         bounds = map(np.int32, (at.step, strides, length))
         packed, _, records = program(leaves, self.packing.pack(at.carry), *bounds)
         rows = {name: np.asarray(x)[:strides] for name, x in gathered(records).items()}
@@ -281,16 +288,41 @@ class Compiled:
             packed = list(map(at_place, packed, self.places))
         return self.packing.unpack(packed)
 
+    def _place(self, name: str, shape: tuple[int, ...]) -> NamedSharding:
+        """Where an array that is carried lies."""
+        spread = self.spread
+        assert spread is not None
+        problem = self.lane.problem
+        if self.in_lanes:
+            return spread.split
+        if spread.what == "blocks" and problem.blocks is not None:
+            table = name.startswith("carry.state") and shape[:1] == (problem.blocks.blocks,)
+            return spread.split if table else spread.everywhere
+        if spread.what == "model":
+            weights = problem.shape.structs() if is_drawn(problem.w0) else problem.w0
+            places = jax.tree.leaves(weights_in_pieces(weights, spread))
+            shapes = [s for s, _ in problem.shape.leaves]
+            return beside_weights(shape, dict(zip(shapes, places, strict=True))) or spread.everywhere
+        return spread.everywhere
+
 
 #: How often each program has been traced in this process; tests hold it down.
 TRACES: dict[str, int] = {}
 
 
 @functools.lru_cache(maxsize=KEPT_PROGRAMS)
-def _program(fn: Callable[..., Any], structure: Any, donate: bool = False) -> Callable[..., Any]:
-    """``fn(lanes, ...)``, compiled with the arrays of the lanes as arguments and the rest static."""
+def _program(
+    fn: Callable[..., Any], structure: Any, donate: bool = False, places: tuple[Any, ...] | None = None
+) -> Callable[..., Any]:
+    """``fn(lanes, ...)``, compiled with the arrays of the lanes as arguments and the rest static.
 
-    @functools.partial(jax.jit, donate_argnums=1 if donate else ())
+    Args:
+        places: where the arrays lie that are carried, so that each call leaves them where it found them.
+    """
+    there = None if places is None else list(places)
+    there = (there, None, None) if places is not None and fn is loop.advance else there
+
+    @functools.partial(jax.jit, donate_argnums=1 if donate else (), out_shardings=there)
     def compiled(leaves: list[Any], *args: Any) -> Any:
         TRACES[fn.__name__] = TRACES.get(fn.__name__, 0) + 1
         return fn(structure.unflatten(leaves), *args)

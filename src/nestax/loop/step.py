@@ -17,7 +17,6 @@ from jaxtyping import Array, PyTree
 
 import nestax.trees as trees
 from nestax.chain.problem import Problem
-from nestax.draws.blocks import mean_over_blocks
 from nestax.errors import SettingError
 from nestax.loop.plan import Plan
 from nestax.parts.estimator import (
@@ -225,15 +224,13 @@ def measure(
 
 def _errors(problem: Problem, w: PyTree, trackers: Any) -> dict[str, Array]:
     """The errors of the trackers; with blocks the root of the mean of their squares."""
-    blocks = problem.blocks
-    if blocks is None or trackers.value is None:
+    if problem.blocks is None or trackers.value is None:
         return tracker_errors(problem, w, trackers)
 
-    def squares(number: Array) -> dict[str, Array]:
-        own = jax.tree.map(lambda x: x[number], trackers._replace(w=None))
-        return jax.tree.map(jnp.square, tracker_errors(problem.block(number), w, own))
+    def squares(block: Problem, own: Any) -> dict[str, Array]:
+        return jax.tree.map(jnp.square, tracker_errors(block, w, own))
 
-    return jax.tree.map(jnp.sqrt, mean_over_blocks(blocks, squares))
+    return jax.tree.map(jnp.sqrt, problem.mean_over_blocks(squares, trackers._replace(w=None)))
 
 
 def tracker_errors(problem: Problem, w: PyTree, trackers: Any) -> dict[str, Array]:

@@ -17,7 +17,7 @@ from nestax.chain.tracing import computing, shapes_of
 from nestax.checkpoints.fingerprint import described
 from nestax.checkpoints.keeper import Keeper
 from nestax.devices.hosts import Hosts
-from nestax.devices.spread import spread_over
+from nestax.devices.spread import spread_of_weights, spread_over
 from nestax.errors import POSITIVE, SettingError, check_count, check_seed, check_setting, choose
 from nestax.estimators.registry import find
 from nestax.loop.compiled import At, Compiled
@@ -103,7 +103,9 @@ def minimize(
         mesh: a number of devices, or a ``jax.sharding.Mesh``; None means one device, or those on which
             data has arrived spread. The processes of a mesh call ``minimize`` together, with equal
             arguments; callbacks are asked, and files written, in the first of them.
-        shard: what the devices share: "rows" of populations, whose number they must divide.
+        shard: what the devices share: "rows" of populations; "blocks", and what methods remember of
+            them; their number must divide that of these. "model": the weights, and all that is like
+            them, each array along its longest axis that can be cut, or as it has arrived.
     """
     began = time.perf_counter()
     if not isinstance(problem, Problem):
@@ -117,7 +119,8 @@ def minimize(
     check_callback(callback)
     if held_out is not None:
         _check_held_out(problem, held_out)
-    spread = spread_over(mesh, shard, ("rows",)) or problem.spread
+    spread = spread_over(mesh, shard, ("rows", "blocks", "model"))
+    spread = spread or problem.spread or spread_of_weights(problem.w0)
     keeper = None
     if checkpoint is not None or resume:
         keeper = Keeper(checkpoint, checkpoint_every, resume, Hosts(spread and spread.mesh))

@@ -3,14 +3,15 @@
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from nestax.chain.problem import Problem
+from nestax.chain.problem import Problem, is_drawn
 from nestax.devices.hosts import Hosts, digest_of
-from nestax.devices.spread import Spread
+from nestax.devices.spread import Spread, at_place, weights_in_pieces
 from nestax.errors import SettingError, check_count
 from nestax.loop.compiled import Compiled
 from nestax.loop.memory import asked_for, parts_that_fit
@@ -97,12 +98,7 @@ def prepare(
         facts = (steps, samples, batch_size, init_batch_size, record_every, record, output, begin)
         hosts.agree("data, settings or seeds", digest_of((problem, method, key, grid), facts))
     if spread is not None and not in_lanes:
-        problem = problem.spread_over(spread)
-        if problem.spread is None:
-            raise SettingError(
-                "no level has rows that devices could share, as nx.Population has: leave mesh out, or "
-                "run many settings by nx.sweep(mesh=...)."
-            )
+        problem = shared_by(problem, spread)
     problem = method.estimator.view(problem)
     method.check(problem)
     columns = choose_columns(problem, record, gap)
@@ -150,11 +146,33 @@ def prepare(
         feed = Feed(problem, courses, plan.ahead, stride, total)
         problem = with_room(problem, courses, feed.steps)
     if build is None:
-        build = Always(method.lifted(problem, first_sizes))
+        build = Always(method.lifted(problem.alone(), first_sizes))  # which asks for shapes
     horizon = on_device(np.asarray(begin + steps, jnp.result_type(int)))
     lane = Lane(problem, build, horizon, plan)
     compiled = Compiled(lane, settings, key, feed, copies, spread, in_lanes)
     return Run(compiled, meter, begin, total, stride, spent)
+
+
+def shared_by(problem: Problem, spread: Spread) -> Problem:
+    """The problem with its rows, its blocks or its weights shared by devices."""
+    if spread.what == "model":
+        if is_drawn(problem.w0):
+            return problem
+        places = weights_in_pieces(problem.w0, spread)
+        return eqx.tree_at(lambda p: p.w0, problem, jax.tree.map(at_place, problem.w0, places))
+    blocks = problem.blocks is not None
+    if blocks != (spread.what == "blocks"):
+        there, asked = ("blocks", "rows") if blocks else ("rows", "blocks")
+        raise SettingError(
+            f"the levels hold {there}, and no {asked} for devices to share: pass shard={there!r}."
+        )
+    problem = problem.spread_over(spread)
+    if problem.spread is None:
+        raise SettingError(
+            "no level has rows that devices could share, as nx.Population has: leave mesh out, or "
+            "run many settings by nx.sweep(mesh=...)."
+        )
+    return problem
 
 
 def as_method(problem: Problem, estimator: Any, optimizer: Any = None) -> Method:

@@ -33,8 +33,10 @@ UNEQUAL = 4
 class Comparison:
     """Result of ``compare``.
 
-    table: one row per method: chosen setting, steps, samples, result at the end of the run. It also has
-        ``to_markdown``, ``to_csv`` and ``to_frame``.
+    table: one row per method, the best first: chosen setting, steps, samples, result at the end of the
+        run, and what that is above the first. Runs of equal seed see the same draws, so that difference
+        is the mean over seeds of those of single runs: judge it by its standard error, ``± error``, and
+        not by the spread of the runs, ``± std``. It has ``to_markdown``, ``to_csv`` and ``to_frame``.
     runs: for every method the ``Sweep`` over the reported seeds, at its chosen setting.
     tuning: for every method the ``Sweep`` over the whole grid, on other seeds.
     refused: why a method does not apply, by name.
@@ -138,7 +140,6 @@ def compare(
     runs = {}
     tuning = {}
     refused = {}
-    rows = []
     for k, (name, method) in enumerate(named.items()):
         build, settings = _builder(method, tune)
 
@@ -165,10 +166,19 @@ def compare(
             runs[name] = _in_lanes(one, chosen, seeds, lanes)
         else:
             runs[name] = one("run", settings=chosen, seeds=seeds)
-        rows.append([name, *_row(runs[name], chosen, tune, by)])
-    rows.sort(key=lambda row: row[-4])
-    columns = ["method", *tune, "steps", "samples", by, "± std", "grad_norm", "diverged"]
-    return Comparison(Table(columns, rows), runs, tuning, refused, by)
+    return Comparison(tabulate(runs, list(tune), by), runs, tuning, refused, by)
+
+
+def tabulate(runs: dict[str, Sweep], names: Sequence[str], by: str) -> Table:
+    """One row per method, the best first, with its settings of these names."""
+    end = lambda run: float(_ends(run, by)[0].mean())
+    first = min(runs.values(), key=end, default=None)
+    rows = [
+        [name, *_row(runs[name], names, by), *_above(runs[name], first, by), *_also(runs[name])]
+        for name in sorted(runs, key=lambda name: end(runs[name]))
+    ]
+    result = [by, "± std", "above the first", "± error", "grad_norm", "diverged"]
+    return Table(["method", *names, "steps", "samples", *result], rows)
 
 
 def tuning_seeds(count: int) -> list[int]:
@@ -199,23 +209,29 @@ def _in_lanes(
     return Sweep(chosen, w, records, joined(*(part.status for part in parts)))
 
 
-def _row(run: Sweep, chosen: Settings, tune: Settings, by: str) -> list[Any]:
-    shown = [float(chosen[key][0]) if key in chosen else "–" for key in tune]
+def _row(run: Sweep, names: Sequence[str], by: str) -> list[Any]:
+    shown = [float(run.settings[name][0]) if name in run.settings else "–" for name in names]
     ends = _ends(run, by)[0]
     spread = float(np.std(ends)) if np.isfinite(ends).all() else float("nan")
-    return [
-        *shown,
-        int(run.records["step"][-1]),
-        int(run.records["samples"][-1]),
-        float(np.mean(ends)),
-        spread,
-        _gradient(run),
-        int((~run.finite).sum()),
-    ]
+    drawn = [int(run.records[column][-1]) for column in ("step", "samples")]
+    return [*shown, *drawn, float(np.mean(ends)), spread]
 
 
-def _gradient(run: Sweep) -> float:
-    return float(np.mean(_ends(run, "grad_norm")[0])) if "grad_norm" in run.records else float("nan")
+def _above(run: Sweep, first: Sweep | None, by: str) -> list[Any]:
+    """What a method's end is above that of the first, seed by seed: mean and standard error."""
+    if first is None or run is first:
+        return ["–", "–"]
+    with np.errstate(invalid="ignore"):  # where a run diverged
+        above = _ends(run, by)[0] - _ends(first, by)[0]
+        error = above.std(ddof=1) / len(above) ** 0.5 if len(above) > 1 else np.nan
+    return [float(above.mean()), float(error)]
+
+
+def _also(run: Sweep) -> list[Any]:
+    """The mean length of the gradient, and how many runs diverged."""
+    known = "grad_norm" in run.records
+    length = float(np.mean(_ends(run, "grad_norm")[0])) if known else float("nan")
+    return [length, int((~run.finite).sum())]
 
 
 def _named(methods: Any) -> dict[str, Any]:

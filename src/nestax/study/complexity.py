@@ -87,11 +87,11 @@ CONTENDERS = {
 class Point:
     """N(ε) of one method on one problem, on seeds that did not choose its setting.
 
-    samples: infinite where ε was not reached within the steps allowed.
+    samples: infinite where ε was not reached within the steps allowed, or not on the other seeds.
     again: the same from resampled seeds, the same ones for every method.
     least: the least E‖∇F(w_τ)‖ that any setting came to, on the tuning seeds.
     inside: whether neither setting is at an end of what was tried.
-    steps: of the runs that chose the setting, when the best of them reached ε.
+    steps: of the runs that chose the setting, when the best of them reached ε; 0 where none did.
     """
 
     eps: float
@@ -134,7 +134,7 @@ def complexity(
     shortest = entry.stride * FIRST_RECORDS
     last = found[-1] if found else None
     for eps in accuracies[len(found) :]:
-        if last is not None and (math.isinf(last.samples) or last.steps > longest / 2):
+        if last is not None and (last.steps == 0 or last.steps > longest / 2):
             return
         start = shortest if last is None else max(shortest, last.steps)
         last = _point(family(eps), entry, eps, start, seeds, tune_seeds, longest)
@@ -185,8 +185,7 @@ def _point(
     setting, steps, least = _tune(problem, entry, eps, start, tune_seeds, longest)
     lr = setting["lr"][0]
     knob = setting["knob"][0]
-    ends = (KNOBS[0], KNOBS[-1]) if entry.knob else ()
-    edge = lr in (LEARNING_RATES[0], LEARNING_RATES[-1]) or (knob in ends and knob not in entry.ends)
+    edge = _at_an_end(entry, lr, knob)
     if steps is None:
         return Point(eps, math.inf, (), lr, knob, not edge, least, 0)
     length = max(2 * steps, REPORTED * entry.stride)
@@ -195,6 +194,11 @@ def _point(
         longer = _run(problem, entry, eps, setting, np.arange(seeds), 2 * length)
         samples, again = _reported(longer, eps)
     return Point(eps, samples, again, lr, knob, not edge, least, steps)
+
+
+def _at_an_end(entry: Entry, lr: float, knob: float) -> bool:
+    ends = (KNOBS[0], KNOBS[-1]) if entry.knob else ()
+    return lr in (LEARNING_RATES[0], LEARNING_RATES[-1]) or (knob in ends and knob not in entry.ends)
 
 
 def _run(problem: Problem, entry: Entry, eps: float, settings: Any, seeds: Any, steps: int) -> Sweep:
@@ -216,7 +220,8 @@ def _tune(
 ) -> tuple[dict[str, list[float]], int | None, float]:
     """The best setting, how many steps it takes, and the least mean norm of all settings.
 
-    Lengths double until a setting reaches ε: then no other does with fewer.
+    Lengths double until a setting reaches ε: then no other does with fewer. Of several that reach it at
+    the same record one that is at no end of the grid is taken.
     """
     lattice = grid(lr=LEARNING_RATES, knob=KNOBS if entry.knob else KNOBS[:1])
     one = lambda k: {name: [float(column[k])] for name, column in lattice.items()}
@@ -226,7 +231,9 @@ def _tune(
             spread = curves.std(axis=1, ddof=1) / tune_seeds**0.5
         bound = curves.mean(axis=1) + np.where(np.isfinite(spread), spread, np.inf)
         first = [first_at_most(curve, eps) for curve in bound]
-        best = int(np.argmin(first))
+        soonest = np.flatnonzero(np.asarray(first) == min(first))
+        inside = [k for k in soonest if not _at_an_end(entry, lattice["lr"][k], lattice["knob"][k])]
+        best = int([*inside, *soonest][0])
         least = float(curves.mean(axis=1).min())
         if math.isfinite(first[best]):
             return one(best), int(first[best] + 1) * entry.stride, least

@@ -22,6 +22,7 @@ from nestax.devices.spread import at_place, spread_over
 from nestax.draws.source import AbstractSource, Batch, Coupling, Groups
 from nestax.errors import ProblemError, check_count, check_setting
 from nestax.parts.estimator import draw_batches
+from nestax.run.prepare import shared_by
 from nestax.streams.feed import PORTION_BYTES, streams_of, with_first_rows
 from nestax.streams.stream import Stream
 
@@ -75,7 +76,7 @@ def evaluate(
         draws: how many draws per level to use; needed for a Sampler, where there are no rows, and
             for a Stream of an iterator, where it means the first rows. None uses every row.
         seed: for the draws.
-        mesh, shard: as in ``minimize``.
+        mesh, shard: as in ``minimize``, for rows and for blocks.
     """
     check_setting("confidence", confidence, "in (0, 1)", lambda c: (c > 0) & (c < 1))
     if problem.blocks is not None and problem.blocks.weighted:
@@ -85,11 +86,12 @@ def evaluate(
         )
     if problem.endless:
         return _nested(problem, w, confidence, draws, seed)
-    problem = problem.every_block()
-    spread = spread_over(mesh, shard, ("rows",)) or problem.spread
+    spread = spread_over(mesh, shard, ("rows", "blocks")) or problem.spread
     if spread is not None:
-        problem = at_place(problem.spread_over(spread), spread.everywhere)
+        problem = at_place(shared_by(problem, spread), spread.everywhere)
         w = at_place(w, spread.everywhere)
+    if problem.blocks is not None:  # side by side, where their devices are
+        problem = problem.alone().every_block()
     drawn = None
     if draws is not None:
         sizes = tuple(check_count("draws", draws) for _ in problem.levels)

@@ -105,6 +105,25 @@ def test_log_marginal_is_maximised():
     assert 0 <= left < 0.1 * (marginal(A, rows()) - marginal(best, rows()))
 
 
+def coin(seen):
+    """A coin whose chance the design moves, though no outcome moves with it."""
+    chance = lambda w, cause: jax.nn.sigmoid(w @ cause)
+
+    def log_prob(w, cause, outcome):
+        p = chance(w, cause)
+        return jnp.log(jnp.where(outcome == 1, p, 1 - p))
+
+    toss = lambda w, cause, key: seen(jax.random.bernoulli(key, chance(w, cause)))
+    return nx.problems.information_gain(prior, toss, log_prob, jnp.asarray(DESIGN))
+
+
+def test_outcomes_may_stand_still_where_the_design_changes_nothing():
+    """At w = 0 neither an outcome nor its likelihood moves with w."""
+    squared = lambda w, cause, key: (w**2) @ cause + NOISE * jax.random.normal(key)
+    likely = lambda w, cause, outcome: log_prob(w**2, cause, outcome)
+    nx.problems.information_gain(prior, squared, likely, jnp.zeros(3))
+
+
 @pytest.mark.parametrize(
     ("build", "sentence"),
     [
@@ -118,6 +137,8 @@ def test_log_marginal_is_maximised():
             "log_prob must be finite",
         ),
         (lambda: experiment(outcomes=0), "outcomes must be a whole number"),
+        (lambda: coin(lambda toss: toss), "simulate returns bool: outcomes must be continuous"),
+        (lambda: coin(lambda toss: 1.0 * toss), "do not move with w"),
         (lambda: nx.evaluate(experiment(), jnp.asarray(DESIGN)), "say how many"),
         (lambda: experiment().value(jnp.asarray(DESIGN)), "endlessly many outer draws"),
         (lambda: nx.problems.log_marginal(rows(), 3, np.eye(2)), "log_weight must be a function"),

@@ -79,7 +79,8 @@ def information_gain(
     Args:
         prior: ``fn(key)``, a draw of what is to be learned, θ.
         simulate: ``fn(w, θ, key)``, an outcome of the experiment w if θ is true; its derivative by w is
-            taken, so noise must come from the key alone.
+            taken, so noise must come from the key alone, and outcomes must be continuous: that of a coin
+            or a count is zero or none, and would leave out that w changes how likely it is.
         log_prob: ``fn(w, θ, y)``, log p(y|θ, w).
         w0: the starting design, a tree or ``fn(key)``.
         outcomes: None for new ones at every step; or how many (θ, noise) are kept, which a method with
@@ -109,6 +110,7 @@ def information_gain(
         raise ProblemError(
             f"p(y|θ', w)/p(y|θ, w) is {at_start} at the start: log_prob must be finite for all outcomes."
         )
+    _check_continuous(evidence, start, first[0])
     return Problem(
         [
             Level(
@@ -122,3 +124,30 @@ def information_gain(
         w0=w0,
         **problem,
     )
+
+
+def _check_continuous(evidence: Evidence, w: PyTree, first: tuple[PyTree, Array]) -> None:
+    """Refuses outcomes whose derivative by w does not tell how w changes them."""
+    cause, words = first
+    key = jax.random.wrap_key_data(words)
+    outcome = evidence.simulate(w, cause, key)
+    kinds = sorted({str(jnp.asarray(x).dtype) for x in jax.tree.leaves(outcome)})
+    whole = [kind for kind in kinds if not jnp.issubdtype(kind, jnp.floating)]
+    if whole:
+        raise ProblemError(
+            f"simulate returns {', '.join(whole)}: outcomes must be continuous, for the gradient is "
+            "taken through them. Sum over the possible ones in a level of your own instead."
+        )
+    somewhere = jax.tree.map(lambda x: jax.random.normal(key, jnp.shape(x), jnp.asarray(x).dtype), w)
+    _, moves = jax.jvp(lambda w: evidence.simulate(w, cause, key), (w,), (somewhere,))
+    likely = jax.grad(lambda w: jnp.reshape(evidence.log_prob(w, cause, outcome), ()))(w)
+    if _has_no_slope(moves) and not _has_no_slope(likely):
+        raise ProblemError(
+            "the outcomes of simulate do not move with w, and log_prob says that w changes how likely "
+            "they are: they are discrete, or made elsewhere, and the gradient would be wrong. Sum "
+            "over the possible ones in a level of your own instead."
+        )
+
+
+def _has_no_slope(tree: PyTree) -> bool:
+    return not any(bool(jnp.any(x != 0)) for x in jax.tree.leaves(tree))
