@@ -43,6 +43,15 @@ def test_pieces_of_two_processes_go_on_in_one_and_the_other_way_round(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("count", [1, 2])
+def test_tables_of_blocks_and_weights_go_on(count, tmp_path):
+    pytest.importorskip("orbax.checkpoint", reason=NEEDS_ORBAX)
+    for process in Processes("tables_and_weights", count, 2 // count, tmp_path).wait():
+        assert process.code == 0, process.words
+        assert process.out == {"blocks": True, "weights": True}
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [0, 1])
 @pytest.mark.parametrize("moment", [0.0, 0.1, 0.2, 0.3])
 def test_a_process_killed_while_pieces_are_written_leaves_a_run_that_goes_on(number, moment, tmp_path):

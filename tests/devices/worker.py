@@ -298,6 +298,22 @@ def pieces(folder):
     return stopped_in_pieces(folder) | resumed_from_pieces(folder)
 
 
+def tables_and_weights(folder):
+    """Tables of blocks and weights that stop at step 10, their pieces written by those who hold them."""
+    sharded.GATHERED_BYTES = 0
+    out = {}
+    for name, run, after in [
+        ("blocks", lambda **more: in_blocks(nx.BlockSMVR(beta=0.2), **more), 1),
+        ("weights", lambda **more: in_pieces(shard="model", **more), 2),
+    ]:
+        kept = {"checkpoint": Path(folder) / name}
+        run(mesh=2, callback=lambda record: record["step"] >= 10, **kept)
+        assert list(kept["checkpoint"].glob("*.shards"))
+        after = max(after, jax.process_count())
+        out[name] = digest(run(mesh=after, resume=True, **kept)) == digest(run(mesh=2))
+    return out
+
+
 def without_orbax(folder):
     sharded.GATHERED_BYTES = 0
     sys.modules["orbax"] = None
