@@ -65,6 +65,7 @@ def check_batched(level: Level, single: Level, x: PyTree, *, draws: int = 8, see
 STEPS = 6
 BATCH = 3
 SAMPLES = 60_000
+RUN_BATCH = 4
 #: Blocks, and how many are visited, for methods with memory of every block.
 BLOCKS = 4
 VISIT = 2
@@ -242,6 +243,9 @@ def keeps_values_in_range(method: AbstractEstimator) -> None:
         assert moved == 0, (
             f"{name} lets the value of level {level.name!r} leave its range by {moved:.1e}"
         )
+    assert jax.tree.structure(trackers.w) == jax.tree.structure(w), (
+        f"{name}: trackers(state).w must be the weights that its gradient belongs to; got {trackers.w!r}"
+    )
     want, when = (w, "the current weights") if ready.lag == 0 else (problem.w0, "those one step ago")
     at = trackers.w
     if shapes_of(at) != shapes_of(want):  # a row per block: those that were visited
@@ -345,7 +349,9 @@ def reaches_the_optimum(method: AbstractEstimator, samples: int = SAMPLES) -> No
     gap = _late_gap(runs)
     start = float(runs.records["gap"][0, 0, 0])
     assert gap <= 0.01 * start, (
-        f"{name} ends at a gap of {gap:.1e} on a problem that starts at {start:.1e}: more than 1 %"
+        f"{name} ends at a gap of {gap:.1e} on a problem that starts at {start:.1e}: more than 1 %, "
+        f"with batches of {RUN_BATCH} and the step rule that published_step(problem) tells; if it needs "
+        "shorter steps, let that return nx.steps.Descent(0.01)"
     )
     if not isinstance(method, Plain):
         plain = _plain_gap(method.about.levels, method.about.outer_exact, problem, samples)
@@ -359,7 +365,7 @@ def _run(problem: Problem, method: AbstractEstimator, samples: int) -> Any:
         settings=grid(any=[0.0]),
         seeds=3,
         samples=samples,
-        batch_size=4,
+        batch_size=RUN_BATCH,
         record=["gap"],
         progress=False,
     ).whole()

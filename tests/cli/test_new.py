@@ -36,6 +36,6 @@ def test_the_script_runs(tmp_path):
         [sys.executable, "problem.py"], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert "no problem found" in done.stdout
+    assert "nothing wrong was found" in done.stdout
     assert "SUCCESS" in done.stdout
     assert done.stderr == ""

@@ -63,6 +63,11 @@ class Biased(nx.SMVR):
         return eqx.tree_at(lambda e: e.grad, estimate, 1.1 * estimate.grad), state
 
 
+class Nowhere(nx.SMVR):
+    def trackers(self, state):
+        return super().trackers(state)._replace(w=None)
+
+
 class Branching(nx.Plain):
     def update(self, problem, w, batches, state):
         if estimate_is_large(state):
@@ -80,11 +85,15 @@ def estimate_is_large(state):
         (Forgetful(0.1), "Forgetful lets the value of level 'affine' leave its range by"),
         (Late(0.1), "Late declares lag = 1, .* but trackers say that it belongs to others"),
         (Cheap(0.1), "Cheap evaluates level 'affine' at 2 points, with derivatives at 2; .* declare 1"),
+        (Nowhere(0.1), "Nowhere: trackers.state..w must be the weights .*; got None"),
         (Growing(), "Growing.update .* returns another structure than init"),
         (Rounded(0.1), r"Rounded.update .* at \[1\].count, where init returns .*int32"),
         (Biased(0.1), "Biased: without noise and with resting weights the gradient is off by"),
         (Branching(), "Branching: keeps_its_structure met TracerBoolConversionError"),
-        (nx.Exact(lr=1e-4), "Exact ends at a gap of .* more than 1 %"),
+        (
+            nx.Exact(lr=1e-4),
+            "Exact ends at a gap of .* with batches of 4 .* nx.steps.Descent",
+        ),
     ],
 )
 def test_what_is_wrong_gets_one_sentence(method, sentence):

@@ -24,7 +24,7 @@ def problem(inner=lambda w, r: r * w, **rest):
 def test_a_good_problem_passes_and_prints():
     report = nx.check(problem())
     assert report.ok
-    assert "no problem found" in str(report)
+    assert "nothing wrong was found" in str(report)
     np.testing.assert_allclose(report.levels[0].noise, 0.3, rtol=0.2)
     assert report.levels[1].noise == 0
 
@@ -137,7 +137,7 @@ def test_a_level_that_noise_carries_out_of_its_domain_is_named():
     assert report.advice[0].startswith(sentence)
     assert "give level 'mean' a project=" in report.advice[0]
     assert str(report).splitlines()[-1] == f"? {report.advice[0]}"
-    assert "no problem found" not in str(report)
+    assert "nothing wrong was found" not in str(report)
     assert nx.check(logarithm(lambda u: jnp.maximum(u, 0.01))).advice == ()
     # log 0 is not finite; and a level without noise hands the noise on.
     assert nx.check(logarithm(lambda u: jnp.maximum(u, 0.0))).advice
@@ -254,3 +254,21 @@ def test_batched_levels_and_blocks_are_measured_too():
     blocks = nx.check(make(lambda w, r: r * w, nx.Blocks(rows.reshape(5, 100, 3), visit=2)), draws=64)
     assert blocks.plain_bias > 0.1
     assert "a method with memory removes that" in blocks.memory[0]
+
+
+@pytest.mark.parametrize("shape", [(), (2,)])
+def test_a_level_with_a_generator_of_its_own_is_another_one_each_time(shape):
+    """Of one number, which stands in the program, or of an array beside it."""
+    rows = np.random.default_rng(0).normal(size=(20, 2))
+    generator = np.random.default_rng(1)
+    problem = lambda noise: nx.Problem(
+        [
+            nx.Level(lambda w, row: (w + row + noise()) @ row, rows, name="noisy"),
+            nx.Level(lambda u: u**2),
+        ],
+        jnp.ones(2),
+    )
+    report = nx.check(problem(lambda: generator.normal(size=shape or None)), draws=16)
+    assert any("level 'noisy' is another function each time" in words for words in report.problems)
+    fixed = np.ones(shape)
+    assert nx.check(problem(lambda: fixed), draws=16).ok

@@ -15,7 +15,7 @@ import nestax.trees as trees
 from nestax.chain.jacobian import pull_through
 from nestax.chain.level import Level
 from nestax.chain.problem import Problem
-from nestax.chain.tracing import compute
+from nestax.chain.tracing import compute, trace
 from nestax.errors import check_count
 from nestax.parts.estimator import Batches, draw_batches
 from nestax.parts.plug_in import linearise, plug_in
@@ -98,7 +98,7 @@ class Report:
             lines.append(f"closed form against the population: {self.exact_error:.1e}")
         found = [f"! {sentence}" for sentence in self.problems]
         found += [f"? {sentence}" for sentence in self.advice]
-        return [*lines, *(found or ["no problem found"])]
+        return [*lines, *(found or ["nothing wrong was found"])]
 
     def _repr_html_(self) -> str:
         """For notebooks."""
@@ -146,6 +146,11 @@ def check(problem: Problem, *, w: PyTree = None, draws: int = 512, seed: int = 0
         found, value, deviation = compute(_look, level, x, batch["value"], own, i == 0)
         around = compute(_around, level, value, deviation, around, batch["value"], own)
         before = level.name
+        if not _steady(level, x, batch["value"]):
+            sentences.append(
+                f"level {level.name!r} is another function each time it is traced, as one is that draws "
+                "from a generator of its own; a run sees one of them: let the draw bring what is random."
+            )
         one = LevelCheck(level.name, **{k: float(v) for k, v in found.items()})
         findings.append(one)
         if not one.gradient_error < 10 * epsilon ** (1 / 3):
@@ -186,6 +191,15 @@ def _seen(problem: Problem, draws: int) -> tuple[Problem, list[str]]:
         return problem.every_block(), []
     first = f"of {blocks.blocks:,} blocks only the first was looked at, by itself."
     return problem.block(0), [first]
+
+
+def _steady(level: Level, x: PyTree, batch: Any) -> bool:
+    """Whether tracing a level twice gives the same program."""
+    known: dict[Any, Any] = {}
+    value = lambda: trace(lambda x, batch: level.value(x, batch), x, batch, shared=known)
+    one, two = value(), value()
+    pairs = zip(one.constants, two.constants, strict=False)
+    return one.program == two.program and all(a is b or np.array_equal(a, b) for a, b in pairs)
 
 
 def _look(
