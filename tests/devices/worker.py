@@ -25,6 +25,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 import nestax as nx
 from nestax.checkpoints import sharded
+from nestax.devices.hosts import gathered
 from nestax.devices.spread import spread_over
 from nestax.loop import compiled, lanes
 from nestax.run.prepare import as_method, prepare
@@ -40,7 +41,7 @@ def problem(rows=64, **changes):
 
 def digest(result):
     columns = [np.asarray(column) for _, column in sorted(result.records.items())]
-    parts = [np.asarray(x) for x in jax.tree.leaves(result.w)]
+    parts = [np.asarray(x) for x in jax.tree.leaves(gathered(result.w))]
     return hashlib.sha256(b"".join(x.tobytes() for x in [*columns, *parts])).hexdigest()[:16]
 
 
