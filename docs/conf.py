@@ -63,10 +63,11 @@ sphinx_gallery_conf = {
     "plot_gallery": False,
     "doc_module": ("nestax",),
     "backreferences_dir": "gallery/backreferences",
-    "within_subsection_order": "ExampleTitleSortKey",
+    "within_subsection_order": site_pages.place_in_gallery,
     "show_signature": False,
     "remove_config_comments": True,
     "download_all_examples": False,
+    "write_computation_times": False,
 }
 
 # The look
@@ -86,7 +87,11 @@ html_theme_options = {
     "navbar_align": "left",
     "show_prev_next": False,
     "show_toc_level": 2,
-    "secondary_sidebar_items": ["page-toc", "edit-this-page", "sourcelink"],
+    "secondary_sidebar_items": {
+        "*": ["page-toc", "edit-this-page", "sourcelink"],
+        # Pages in folders have no file in the repository that could be edited.
+        **{f"{folder}/**": ["page-toc"] for folder in ("gallery", *site_pages.WRITTEN)},
+    },
     "use_edit_page_button": True,
     "footer_start": ["copyright"],
     "footer_end": ["theme-version"],

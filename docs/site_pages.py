@@ -27,6 +27,11 @@ WRITTEN = ("sections", "project", "reference", "method", "command")
 #: Pages that lie beside the README, and sections that are a page of their own.
 PROJECT = ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 ELSEWHERE = ("gallery", "questions")
+#: The gallery in the order of its pages: the bias, problems, frameworks, runs.
+GALLERY = (
+    "bias", "jensen", "portfolio", "label_noise", "ranking", "cox", "information", "bellman",
+    "sinusoids", "flax", "torch", "methods", "own_method", "sweep", "stages", "error_bars", "streams",
+)  # fmt: skip
 LINE = re.compile(r"^\* \[(?P<title>.+?)\]\((?P<path>[^)]+)\): (?P<words>.+)$", re.M)
 #: Modules with names of their own, in the order in which they are listed. Those of frameworks come last.
 MODULES = (
@@ -35,7 +40,7 @@ MODULES = (
 )  # fmt: skip
 #: Top-level names by what they are for; a name that stands nowhere here is listed as "more".
 TOPICS = {
-    "A problem": "Problem Level Population Sampler Groups Stream Blocks Prox",
+    "A problem": "Problem Level Population Sampler Groups Stream Blocks Conditional Prox",
     "A run": "minimize sweep grid solve_stages autotune load speed_up Method",
     "What a run returns": "Result Record Sweep Status Continuation COLUMNS",
     "Looking at problems and methods": "check evaluate compare Comparison methods cite",
@@ -131,6 +136,11 @@ def table(rows: list[tuple[str, ...]], head: tuple[str, ...] | None = None, mark
     return "\n".join([*lines, "", ""])
 
 
+def place_in_gallery(script: str) -> int:
+    """Where Sphinx-Gallery puts ``plot_….py``."""
+    return GALLERY.index(Path(script).stem.removeprefix("plot_"))
+
+
 # Names
 
 
@@ -152,7 +162,7 @@ def write_names(folder: Path) -> str:
 def write_names_of_top(folder: Path) -> str:
     from nestax.estimators.registry import classes
 
-    estimators = set(classes()) | {"PerBlock"}
+    estimators = set(classes()) | set(BESIDE)
     public = [name for name in nestax.__all__ if not isinstance(getattr(nestax, name), types.ModuleType)]
     rest = set(public) - estimators - set(" ".join(TOPICS.values()).split())
     topics = {title: names.split() for title, names in TOPICS.items()}
@@ -242,13 +252,13 @@ def class_text(module: str, tree: ast.ClassDef) -> list[str]:
 def write_methods(folder: Path) -> str:
     """A page for each method: what it computes, what it costs, its settings and its paper."""
     from nestax.estimators.bibliography import BIBTEX
-    from nestax.estimators.per_block import PerBlock
     from nestax.estimators.registry import classes, methods
 
     (folder / "reference" / "references.bib").write_text("\n".join(BIBTEX.values()))
-    for name, method in {**classes(), "PerBlock": PerBlock}.items():
+    names = [*classes(), *BESIDE]
+    for name in names:
         text = [title_of(name), ".. currentmodule:: nestax", "", f".. autoclass:: nestax.{name}", ""]
-        if name != "PerBlock":
+        if name not in BESIDE:
             facts = methods(name)
             rows = [row for row in facts.rows if row[0] != "reference" and row[1] not in ("", "–")]
             text += [title_of("What it costs and claims", "-"), table(rows, mark="facts")]
@@ -257,7 +267,8 @@ def write_methods(folder: Path) -> str:
                 "population. :doc:`/methods` has all methods side by side.",
                 "",
             ]
-            keys = [key for key in (method.about.reference, method.about.also) if key]
+            about = classes()[name].about
+            keys = [key for key in (about.reference, about.also) if key]
             text += reference(keys, BIBTEX)
         text += [
             f".. minigallery:: nestax.{name}",
@@ -266,15 +277,17 @@ def write_methods(folder: Path) -> str:
             "",
         ]
         (folder / "method" / f"{name}.rst").write_text("\n".join(text))
-    names = [f"/method/{name}" for name in [*classes(), "PerBlock"]]
     return (
-        tree(names, "One page each")
+        tree([f"/method/{name}" for name in names], "One page each")
         + title_of("One page each", "-")
         + "\n"
         + methods_table()
         + BIBLIOGRAPHY
     )
 
+
+#: Methods that the table of all methods has no row for: what they cost depends on what they are given.
+BESIDE = ("Multilevel", "PerBlock")
 
 #: The list of papers stands once, on the page of the section.
 BIBLIOGRAPHY = """
@@ -303,11 +316,18 @@ def methods_table() -> str:
     facts = methods()
     column = facts.columns.index
     for name, row in zip(classes(), facts.rows, strict=True):
-        sentence = inspect.getdoc(classes()[name]).split("\n\n")[0].replace("\n", " ")
-        rows.append(
-            (f":doc:`{name} </method/{name}>`", row[column("levels")], row[column("samples")], sentence)
-        )
-    return table(rows, ("method", "levels", "samples", "what it is"))
+        sentence = first_sentence(classes()[name])
+        rows.append((method_link(name), row[column("levels")], row[column("samples")], sentence))
+    rows += [(method_link(name), "blocks", "", first_sentence(getattr(nestax, name))) for name in BESIDE]
+    return table(rows, ("method", "levels", "samples", "what it is"), mark="stacked methods")
+
+
+def method_link(name: str) -> str:
+    return f":doc:`{name} </method/{name}>`"
+
+
+def first_sentence(value) -> str:
+    return inspect.getdoc(value).split("\n\n")[0].replace("\n", " ")
 
 
 # Commands
@@ -349,7 +369,7 @@ def command_text(name: str, function) -> str:
     text += [
         f"   $ {name} {given} [OPTIONS]",
         "",
-        table([setting_row(*each) for each in settings], SETTINGS),
+        table([setting_row(*each) for each in settings], SETTINGS, mark="stacked settings"),
     ]
     text += [
         "Commands with ``--config`` also take their settings from a TOML file: :doc:`/command-line`.",

@@ -130,8 +130,8 @@ def test_using_nestax_imports_no_optional_package():
 @pytest.mark.parametrize(
     ("package", "module", "sentence"),
     [
-        ("torch", "torch", "nestax.torch needs PyTorch: pip install nestax[torch]."),
-        ("flax", "nnx", "nestax.nnx needs Flax: pip install nestax[flax]."),
+        ("torch", "torch", "nestax.torch needs PyTorch: pip install 'nestax[torch]'."),
+        ("flax", "nnx", "nestax.nnx needs Flax: pip install 'nestax[flax]'."),
     ],
 )
 def test_a_missing_package_is_named(package, module, sentence):

@@ -2,6 +2,7 @@
 
 import re
 import sys
+import textwrap
 import types
 from pathlib import Path
 
@@ -37,6 +38,15 @@ def test_code_runs(page, tmp_path, monkeypatch, capsys):
     run_blocks(page, {"__name__": "__docs__"})
     if page == README:  # prints the number it promises
         assert capsys.readouterr().out.splitlines()[:2] == ["F(w) = 0.1108", "F*   = 0.1108"]
+
+
+@pytest.mark.page
+def test_code_of_the_start_page_runs(capsys):
+    text = (ROOT / "docs" / "index.rst").read_text()
+    block = re.search(r"code-block:: python\n\n((?: +.*\n|\n)+?)\n   \.\. grid-item", text)[1]
+    with jax.enable_x64(False):
+        exec(compile(textwrap.dedent(block), "index.rst", "exec"), {})
+    assert capsys.readouterr().out.startswith("[")
 
 
 @pytest.mark.parametrize("package", ["torch", "flax"])

@@ -90,3 +90,6 @@ def test_what_cannot_be_is_refused_at_once():
         eqx.nn.make_with_state(Tracked)(beta=1.5)
     with pytest.raises(nx.SettingError, match="n must be a whole number of at least 1"):
         eqx.nn.make_with_state(Tracked)(n=0, beta=BETA)
+    layer, _ = eqx.nn.make_with_state(Tracked)(beta=BETA)
+    with pytest.raises(nx.SettingError, match=r"that eqx.nn.make_with_state made .* got TrackState"):
+        layer(jnp.ones(()), nx.track_init(0.0))

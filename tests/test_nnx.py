@@ -63,6 +63,18 @@ def test_in_eval_mode_nothing_is_remembered():
     assert (flat(state_of(model.tracked)) != before).any()
 
 
+def test_a_view_for_evaluation_remembers_nothing():
+    model = Model()
+    x = np.random.default_rng(0).normal(size=(2, 6, 3))
+    model(x[0])
+    before = flat(state_of(model.tracked))
+    frozen = nnx.view(model, deterministic=True)
+    assert_same(frozen(x[1]), jnp.log(model.inner(x[1])))
+    assert_same(flat(state_of(model.tracked)), before)
+    nnx.view(frozen, deterministic=False)(x[1])  # a view shares its variables
+    assert (flat(state_of(model.tracked)) != before).any()
+
+
 def test_resumed_in_the_middle_it_is_the_same(tmp_path):
     """Through Orbax, which Flax brings along."""
     import orbax.checkpoint as ocp

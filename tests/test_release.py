@@ -24,6 +24,7 @@ def release(monkeypatch, tmp_path):
     loader.exec_module(module)
     monkeypatch.setattr(module, "ROOT", tmp_path)
     (tmp_path / "CITATION.cff").write_text("version: 0.2.0\n")
+    (tmp_path / "README.md").write_text("$ pip install nestax\n")
     return module
 
 
@@ -71,6 +72,9 @@ def test_a_release_that_is_not_ready(release, top, tag, sentence):
 def test_a_release_that_is_ready(release):
     (release.ROOT / "CHANGELOG.md").write_text("# Changelog\n\n## 0.2.0 – 2026-01-05\n")
     release.check_versions("0.2.0", "v0.2.0")
+    (release.ROOT / "README.md").write_text("It is not on PyPI yet.\n")
+    with pytest.raises(SystemExit, match=r"README\.md says that nestax is not"):
+        release.check_versions("0.2.0", "v0.2.0")
     with pytest.raises(SystemExit, match="CITATION"):
         release.check_versions("0.2.1", None)
 

@@ -173,3 +173,8 @@ def test_an_example_uses_names_that_there_are(script):
 def test_there_are_no_kept_figures_of_other_examples():
     kept = {path.stem for path in (DOCS / "images" / "gallery").iterdir()}
     assert kept == {script.stem for script in EXAMPLES}
+
+
+def test_the_gallery_has_a_place_for_every_example(site):
+    assert site.place_in_gallery("plot_bias.py") == 0
+    assert sorted(site.GALLERY) == [path.stem.removeprefix("plot_") for path in EXAMPLES]

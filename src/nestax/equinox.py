@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
+from nestax.errors import SettingError
 from nestax.parts.track import TrackState, check_forgetting, track, track_init, untracked
 
 
@@ -60,6 +61,11 @@ class Tracked(eqx.nn.StatefulLayer):
         """g with the tracked value, and the state; ``index`` and ``previous`` as for ``nx.track``."""
         if self.inference:
             return untracked(g, index, self.gain), state
+        if not isinstance(state, eqx.nn.State):
+            raise SettingError(
+                "Tracked is called as tracked(g, state) with the eqx.nn.State that "
+                f"eqx.nn.make_with_state made beside the model; got {type(state).__name__}."
+            )
         u, memory = track(
             g,
             state.get(self.memory),

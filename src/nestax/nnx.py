@@ -12,7 +12,7 @@ from nestax.parts.track import check_forgetting, track, track_init, untracked
 try:
     from flax import nnx
 except ImportError:
-    raise ImportError("nestax.nnx needs Flax: pip install nestax[flax].") from None
+    raise ImportError("nestax.nnx needs Flax: pip install 'nestax[flax]'.") from None
 
 
 class Memory(nnx.Variable):
@@ -22,8 +22,8 @@ class Memory(nnx.Variable):
 class Tracked(nnx.Module):
     """``nx.track`` with its state inside: called with g, it returns the tracked value of it.
 
-    In ``eval`` mode nothing is remembered, and g (with gain="auto" the mean of its draws) is returned as
-    it is.
+    In ``eval`` mode, and in a ``nnx.view`` with deterministic=True, nothing is remembered, and g (with
+    gain="auto" the mean of its draws) is returned as it is.
 
     Args:
         n: how many rows a table has, one per example or class; None means one memory, no table.
@@ -52,6 +52,15 @@ class Tracked(nnx.Module):
         self.deterministic = False  # what ``eval`` sets
         example = jax.ShapeDtypeStruct(shape, jnp.result_type(float) if dtype is None else dtype)
         self.memory = Memory(track_init(example, n, gain))
+
+    def set_view(self, deterministic: bool | None = None) -> None:
+        """What ``nnx.view`` calls.
+
+        Args:
+            deterministic: if True, nothing is remembered.
+        """
+        if deterministic is not None:
+            self.deterministic = deterministic
 
     def __call__(self, g: Array, index: Any = None, previous: PyTree = None) -> Array:
         """g, with the tracked value; ``index`` and ``previous`` as for ``nx.track``."""

@@ -34,6 +34,7 @@ def test_a_full_pass_gathers_sums_and_no_rows():
     out = Processes("gather", devices=2).wait()[0].out
     assert out["gathered"] <= 1024
     assert out["memory"] <= 1.2
+    assert out["memory of blocks"] <= 1.2
 
 
 @pytest.mark.slow

@@ -181,3 +181,14 @@ def test_a_stream_is_refused_where_processes_run_together(monkeypatch):
     fed = nx.Problem([nx.Level(lambda w, row: jnp.sum((row - w) ** 2), data=stream)], w0=jnp.zeros(3))
     with pytest.raises(SettingError, match="a Stream cannot be read by several processes"):
         nx.minimize(fed, nx.Plain(), optax.sgd(0.1), steps=3)
+
+
+def test_a_checkpoint_of_another_mesh_is_refused(problem, tmp_path):
+    """One whose bits would be others; without a mesh the rows are summed whole."""
+    run = lambda **more: nx.minimize(
+        problem, nx.Plain(), optax.sgd(0.1), steps=3, batch_size=2, checkpoint=tmp_path, **more
+    )
+    run(mesh=1)
+    words = r"holds another run: parts of the rows of level '\w+' was 32 and is not there; .* Repeat the"
+    with pytest.raises(SettingError, match=words):
+        run(resume=True)

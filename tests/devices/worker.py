@@ -60,11 +60,12 @@ def in_rows(method, steps=40, **more):
     return nx.minimize(problem(), method, optax.sgd(0.1), steps=steps, **SHORT | more)
 
 
-def blocks_problem():
-    """16 blocks, of which a step visits 4; two levels draw from them."""
-    rows = np.random.default_rng(0).normal(size=(16, 6, 3))
-    inner = nx.Level(lambda w, x: (jnp.tanh(x @ w), w), data=nx.Blocks(rows, visit=4), name="inner")
-    outer = nx.Level(lambda u, x: jnp.exp(u[0]) + (x @ u[1]) ** 2, data=nx.Blocks(rows, visit=4))
+def blocks_problem(count=16):
+    """Blocks of which a step visits 4; two levels draw from them."""
+    rows = np.random.default_rng(0).normal(size=(count, 6, 3))
+    data = nx.Blocks(rows, visit=4)
+    inner = nx.Level(lambda w, x: (jnp.tanh(x @ w), w), data=data, name="inner")
+    outer = nx.Level(lambda u, x: jnp.exp(u[0]) + (x @ u[1]) ** 2, data=data)
     return nx.Problem([inner, outer], w0=jnp.ones(3))
 
 
@@ -125,30 +126,42 @@ def few_bits(folder):
 
 
 def gather(folder):
-    """The largest array that two devices gather, and the memory of one over its share of rows."""
+    """The largest array that two devices gather, and memory of one over its share of rows and table."""
     del folder
     rows = 2**16
-    spread = spread_over(2, "rows", ("rows",))
-    method = as_method(problem(), nx.SnapshotSMVR(period=10), optax.sgd(0.1))
+    of_rows = program_of(problem(rows), nx.SnapshotSMVR(period=10), "rows")
+    blocks = 2**15
+    of_blocks = program_of(blocks_problem(blocks), nx.BlockSMVR(beta=0.2), "blocks")
+    number = np.dtype(float).itemsize if jax.config.jax_enable_x64 else 4
+    return {
+        "gathered": max(of_rows[0], of_blocks[0]),
+        "memory": of_rows[1] / (rows * 3 * number / 2),
+        "memory of blocks": of_blocks[1] / (blocks * 6 * 3 * number / 2 + of_blocks[2]),
+    }
+
+
+def program_of(chain, estimator, shard):
+    """Entries of the largest array that two devices gather, bytes that one takes, and of its carry."""
+    spread = spread_over(2, shard, (shard,))
+    method = as_method(chain, estimator, optax.sgd(0.1))
     sizes = {"steps": 100, "batch_size": 2}
-    run = prepare(problem(rows), method, key=jax.random.key(0), spread=spread, **sizes)
+    run = prepare(chain, method, key=jax.random.key(0), spread=spread, **sizes)
     whole = run.compiled
     args = (
         jax.tree.leaves(whole.all),
         whole.packing.pack(whole.start().carry),
         *map(np.int32, (0, 1, 1)),
     )
-    program = compiled._program(lanes.advance, whole.structure).lower(*args).compile()
+    program = compiled._program(lanes.advance, whole.structure, places=whole.places)
+    program = program.lower(*args).compile()
     shapes = re.findall(r"= \w+\[([\d,]*)\]\S* all-(?:gather|to-all)\(", program.as_text())
-    memory = program.memory_analysis()
     # An array that is passed twice is there once.
     shards = [x.addressable_shards[0].data for x in args[0] if not is_key(x)]
     held = {x.unsafe_buffer_pointer(): x.nbytes for x in shards}
-    share = rows * 3 * np.dtype(whole.lane.problem.dtype).itemsize / 2
-    return {
-        "gathered": max(math.prod(int(n) for n in shape.split(",") if n) for shape in shapes),
-        "memory": (sum(held.values()) + memory.temp_size_in_bytes) / share,
-    }
+    most = max((math.prod(int(n) for n in shape.split(",") if n) for shape in shapes), default=0)
+    table = sum(x.addressable_shards[0].data.nbytes for x in args[1])
+    took = sum(held.values()) + program.memory_analysis().temp_size_in_bytes
+    return most, took, table
 
 
 def in_pieces(w0=None, **more):

@@ -139,6 +139,10 @@ def test_a_million_rows_are_no_matter():
     ("call", "sentence"),
     [
         (lambda: nx.losses.cox(data.h, None, ALL), "make its state with nx.losses.risk_sets"),
+        (
+            lambda: nx.losses.cox(data.h[:, None], sets("efron"), ALL),
+            r"risk is a vector .* got \(12, 1\)",
+        ),
         (lambda: nx.losses.risk_sets(TIME, EVENT, ties="exact"), "ties must be"),
         (lambda: nx.losses.risk_sets(TIME, 0 * EVENT), "no row has an event"),
         (lambda: nx.losses.risk_sets(TIME[:3], EVENT), r"got \(3,\) and \(12,\)"),

@@ -117,6 +117,13 @@ def test_a_batch_without_a_positive_row_is_worth_nothing():
     assert_same(jax.grad(loss)(h), np.zeros(3))
 
 
+@pytest.mark.parametrize("labels", [2 * data.labels - 1, data.labels > 0])
+def test_labels_may_be_1_and_minus_1_or_true_and_false(labels):
+    ranks = nx.track_init(jnp.zeros(2), n=N)
+    loss = lambda labels: nx.losses.average_precision(data.h, labels, ranks, ALL, beta=BETA)[0]
+    assert_same(loss(labels), loss(data.labels))
+
+
 def test_the_same_steps_as_by_hand():
     """What the modules of other frameworks are compared with is itself checked: a log of a mean."""
     u = None
@@ -164,6 +171,23 @@ def test_the_same_steps_as_by_hand():
             r"scores and labels are vectors .* got \(12,\) and \(11,\)",
         ),
         (lambda: nx.losses.log_mean_exp(data.h, None), "either beta=, a number"),
+        (lambda: nx.losses.log_mean_exp(1.0, None, beta=BETA), "along its last axis; got one number"),
+        (
+            lambda: nx.losses.kl_robust(data.h.mean(), None, temperature=1.0, beta=BETA),
+            r"losses is a vector with one number per row of the batch, not their mean; got \(\)",
+        ),
+        (
+            lambda: nx.losses.cvar_robust(data.h[:, None], None, share=0.5, beta=BETA),
+            "losses is a vector",
+        ),
+        (
+            lambda: nx.losses.donsker_varadhan(data.h, data.h[:, None], None, beta=BETA),
+            r"marginal is a vector .* got \(12, 1\)",
+        ),
+        (
+            lambda: nx.losses.average_precision(data.h, data.labels, 0.0, ALL, beta=BETA),
+            "how many rows the data have",
+        ),
         (
             lambda: nx.losses.average_precision(data.h, data.labels, None, ALL, beta=BETA),
             "how many rows the data have",

@@ -86,8 +86,13 @@ def made() -> dict[str, Any]:
             problem, build, **({"settings": settings, "seeds": 2, "steps": 3, "batch_size": 2} | changes)
         )
 
-    seen = {"problem": problem, "endless": endless, "level": level}
-    return globals() | seen | {"chain": chain, "run": run, "sweep": sweep}
+    def own(batches: Any) -> Any:
+        return nx.SMVR().init(problem, problem.w0, batches)
+
+    with jax.enable_x64(False):
+        one, table = nx.track_init(0.0), nx.track_init(0.0, n=5)
+    seen = {"problem": problem, "endless": endless, "level": level, "one": one, "table": table}
+    return globals() | seen | {"chain": chain, "run": run, "sweep": sweep, "own": own}
 
 
 #: By heading. ``chain(fn, data)`` is a problem of two levels, ``run(...)`` a short ``nx.minimize``.
@@ -180,6 +185,37 @@ CASES: dict[str, list[str]] = {
         "run(nx.SMVR(lr=0.1), optax.sgd(0.1))",
         "nx.minimize(problem)",
         "nx.minimize(ROWS, nx.SMVR(), optax.sgd(0.1), steps=3)",
+    ],
+    "A tracker in a loss": [
+        "nx.track(1.0, one)",
+        "nx.track(1.0, one, beta=1.5)",
+        "nx.track(1.0, one, beta=optax.constant_schedule(0.1))",
+        "nx.track(1.0, 0.0, beta=0.1)",
+        "nx.track(1.0, nx.track(1.0, one, beta=0.1), beta=0.1)",
+        "nx.track(1, one, beta=0.1)",
+        "nx.track(jnp.ones(2), one, beta=0.1)",
+        "nx.track(jnp.ones(2), table, beta=0.1)",
+        "nx.track(jnp.ones(2), table, [3, 5], beta=0.1)",
+        "nx.track(jnp.ones(2), table, [3, 3], beta=0.1)",
+        "nx.track(jnp.ones(3), table, [0, 1], beta=0.1)",
+        "nx.track(jnp.array([1.0, jnp.nan]), table, [0, 1], beta=0.1)",
+        'nx.track(jnp.ones(1), one, gain="auto", previous=jnp.ones(1))',
+        'nx.track(jnp.ones(1), None, gain="auto", previous=jnp.ones(1))',
+        "nx.track_init((3,))",
+        "nx.equinox.Tracked(beta=0.1)(1.0, one)",
+        "nx.losses.kl_robust(jnp.mean(jnp.ones(4)), one, temperature=1.0, beta=0.1)",
+        "nx.losses.cox(jnp.ones(4), one, [0, 1, 2, 3])",
+        "nx.losses.info_nce(jnp.ones((1, 1)), table, [0], temperature=1.0, beta=0.1)",
+    ],
+    "Batches of a loop of your own": [
+        "own(ROWS)",
+        "own([nx.Batch(ROWS), nx.Batch(ROWS), None])",
+        'own([{"value": ROWS}, {"value": ROWS}, {}])',
+        'own([{"values": nx.Batch(ROWS)}, {"value": nx.Batch(ROWS)}, {}])',
+        'own([{"value": nx.Batch(ROWS)}, {"value": nx.Batch(ROWS)}])',
+        'own([{"value": nx.Batch(ROWS)}, {"value": nx.Batch(ROWS[0])}, {}])',
+        'own([{"value": nx.Batch(ROWS)}, {"value": nx.Batch(ROWS[:0])}, {}])',
+        'own([{"value": nx.Batch(ROWS)}, {"value": nx.Batch((ROWS, LABELS))}, {}])',
     ],
     "A run": [
         "run(steps=0)",

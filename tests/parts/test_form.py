@@ -47,6 +47,32 @@ def test_any_other_form_is_refused_with_the_right_one(batches, what):
         smvr.update(PROBLEM, W, batches, state)
 
 
+@pytest.mark.parametrize(
+    ("rows", "what"),
+    [
+        ((np.ones((8, 5), "f"), np.ones(7, "f")), r"\(f32\[8,5\], f32\[7\]\)"),
+        (np.ones((8, 5), "f"), r"f32\[8,5\]"),
+        ((np.ones(5, "f"), np.ones((), "f")), r"\(f32\[5\], f32\[\]\)"),
+        ((np.ones((0, 5), "f"), np.ones(0, "f")), r"\(f32\[0,5\], f32\[0\]\)"),
+        (([[1.0] * 5], [1.0]), "floats"),
+    ],
+)
+def test_rows_that_are_no_draws_side_by_side_are_refused(rows, what):
+    data = (np.ones((3, 5)), np.ones(3))
+    problem = nx.Problem([nx.Level(lambda w, row: w @ row[0] - row[1], data, name="one")], jnp.zeros(5))
+    draw = r"\(f64\[5\], f64\[\]\)"
+    with pytest.raises(
+        nx.SettingError, match=f"level 'one' has a Batch of {what} for 'value': .* {draw}"
+    ):
+        nx.Plain().init(problem, problem.w0, [{"value": nx.Batch(rows)}])
+
+
+def test_draws_may_be_longer_than_the_data_of_the_level():
+    problem = nx.Problem([nx.Level(lambda w, row: w * jnp.mean(row), np.ones((3, 5)))], jnp.ones(()))
+    estimate, _ = nx.Plain().init(problem, problem.w0, [{"value": nx.Batch(np.full((2, 9), 2.0))}])
+    assert_same(estimate.value, 2)
+
+
 def test_the_form_names_the_passes_of_the_method():
     two_passes = nx.AdjointSMVR(beta=0.1, mode="fresh")
     with pytest.raises(

@@ -385,6 +385,11 @@ def test_a_row_of_a_table_takes_no_more_than_its_value():
     assert size(nx.track_init(value, n=n, gain="auto")) == 32 * n
 
 
+def test_the_number_of_rows_may_be_one_of_numpy(recwarn):
+    assert nx.track_init(0.0, n=np.int64(4)) == nx.track_init(0.0, n=4)
+    assert not recwarn
+
+
 def test_a_memory_is_no_trouble_where_nans_are_hunted():
     with jax.debug_nans(True):
         state = nx.track_init(0.0, n=3)
@@ -418,7 +423,16 @@ TWO = jnp.ones(2)
         (call(TWO, TABLE(), [0.0, 1.0]), "index must be a vector of whole numbers"),
         (call(TWO, TABLE()), "index= goes with a table"),
         (call(TWO, nx.track_init(TWO), [0, 1]), "index= goes with a table"),
-        (call(jnp.ones(3), TABLE(), [0, 1]), r"g is float64\[3\] .* after an axis of rows"),
+        (
+            call(jnp.ones(3), TABLE(), [0, 1]),
+            r"g is float64\[3\] and index has 2 numbers: one for every",
+        ),
+        (call(jnp.ones((2, 3)), TABLE(), [0, 1]), r"g is float64\[2, 3\] .* after an axis of rows"),
+        (call(TWO, 0.0), "state must be what nx.track_init made, or .*; got"),
+        (call(TWO, nx.track(TWO, None, beta=0.1)), "u, state = nx.track.g, state, ....; got tuple"),
+        (call(TWO, beta=lambda t: 0.1), "beta must be one number in .0, 1.; of a schedule"),
+        (call(TWO, TABLE(), [0, 1], beta=TWO / 2), "beta must be one number"),
+        (lambda: nx.track_init((3,)), "got int.*or give jnp.zeros.shape. where a shape is meant"),
         (call(jnp.ones(3), nx.track_init(TWO)), r"g is float64\[3\] and the memory float64\[2\]"),
         (call((TWO, TWO), nx.track_init(TWO)), "give g the shape of what is tracked"),
         (call(TWO.astype(jnp.float32), nx.track_init(TWO)), "g is float32 and the memory float64"),

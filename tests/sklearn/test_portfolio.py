@@ -343,7 +343,7 @@ def test_returns_are_refused_in_one_sentence():
 def test_without_scikit_learn_one_sentence_says_what_to_install():
     code = "import sys; sys.modules['sklearn'] = None; import nestax; nestax.sklearn"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stderr.strip().endswith("nx.sklearn needs scikit-learn: pip install nestax[sklearn].")
+    assert done.stderr.strip().endswith("nx.sklearn needs scikit-learn: pip install 'nestax[sklearn]'.")
 
 
 @pytest.mark.data

@@ -104,6 +104,46 @@ def test_in_eval_mode_it_is_the_loss_of_the_batch(name):
     assert_same(value, expected)
 
 
+def test_training_resumed_in_the_middle_is_the_same(tmp_path):
+    """Weights, moments of Adam and memories, with what is saved read into new objects."""
+    x = torch.randn(N, 3, generator=torch.Generator().manual_seed(0))
+
+    def made():
+        torch.manual_seed(1)
+        model = torch.nn.Linear(3, 1)
+        parts = [
+            model,
+            nt.Cox(TIME, EVENT),
+            nt.CVaRRobust(N, share=0.5),
+            nt.KLRobust(temperature=1.0, beta=BETA),
+        ]
+        return [*parts, torch.optim.Adam(model.parameters(), lr=0.1)]
+
+    def train(parts, steps):
+        model, cox, worst, robust, optimizer = parts
+        for _, rows in steps:
+            risk = model(x[rows])[:, 0]
+            optimizer.zero_grad()
+            (cox(risk, rows) + worst(risk**2, rows) + robust(risk**2)).backward()
+            optimizer.step()
+        return model.weight
+
+    whole = train(made(), steps_of())
+    half = made()
+    train(half, steps_of()[:25])
+    torch.save([part.state_dict() for part in half], tmp_path / "run.pt")
+    again = made()
+    for part, state in zip(again, torch.load(tmp_path / "run.pt", weights_only=True), strict=True):
+        part.load_state_dict(state)
+    assert torch.equal(train(again, steps_of()[25:]), whole)
+
+
+@pytest.mark.parametrize("labels", [2 * LABELS - 1, LABELS > 0, (LABELS > 0).tolist()])
+def test_labels_may_be_1_and_minus_1_or_true_and_false(labels):
+    loss = lambda labels: nt.AveragePrecision(N, beta=BETA)(torch.arange(float(N)), labels, range(N))
+    assert torch.equal(loss(labels), loss(LABELS))
+
+
 @pytest.mark.parametrize("half", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("name", LOSSES)
 def test_scores_in_half_precision(name, half):
@@ -152,6 +192,15 @@ def test_compiled_whole(name):
         (lambda: nt.Cox(TIME, EVENT + 1), "event must be 1 or 0"),
         (lambda: nt.Cox(TIME[:2], EVENT), r"got \(2,\) and \(12,\)"),
         (lambda: nt.Cox(TIME, EVENT)(torch.ones(2), [3, 3]), "occurs 2 times"),
+        (lambda: nt.Cox(TIME, EVENT).eval()(torch.ones(1), [N]), "lies outside the 12 rows"),
+        (lambda: nt.Cox(TIME, EVENT)(torch.ones(2, 1), [3, 4]), r"risk is a vector .* got \(2, 1\)"),
+        (
+            lambda: nt.KLRobust(temperature=1, beta=BETA)(torch.ones(())),
+            "losses is a vector .* not their",
+        ),
+        (lambda: nt.CVaRRobust(N, share=0.5)(torch.ones(2, 1), [0, 1]), "losses is a vector with one"),
+        (lambda: nt.DonskerVaradhan(beta=BETA)(torch.ones(2), torch.ones(())), "marginal is a vector"),
+        (lambda: nt.LogMeanExp(beta=BETA)(torch.ones(())), "along its last axis; got one number"),
         (
             lambda: nt.InfoNCE(N, temperature=1.0, beta=BETA)(torch.ones(1, 1), [0]),
             "InfoNCE compares .* at least two",

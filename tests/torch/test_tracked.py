@@ -172,7 +172,7 @@ TWO = torch.ones(2)
         (lambda: Tracked(), "either beta=, a number in .0, 1., or gain='auto'"),
         (lambda: Tracked(beta=0.1, gain="auto"), "either beta="),
         (lambda: Tracked(gain="best"), "or gain='auto'"),
-        (lambda: Tracked(beta=0), "beta must be in .0, 1.; got 0"),
+        (lambda: Tracked(beta=0), "beta must be a number in .0, 1.; got 0"),
         (lambda: Tracked(n=0, beta=BETA), "n must be a whole number of at least 1; got 0"),
         (lambda: TABLE()(TWO, [3, 5]), "index 5 lies outside the 5 rows of the memory, 0 to 4"),
         (lambda: TABLE()(TWO, torch.tensor([-1, 0])), "index -1 lies outside"),
@@ -181,7 +181,17 @@ TWO = torch.ones(2)
         (lambda: TABLE()(TWO, [0.0, 1.0]), "index must be a vector of whole numbers"),
         (lambda: TABLE()(TWO), "index goes with a table"),
         (lambda: Tracked(beta=BETA)(TWO[0], [0]), "index goes with a table"),
-        (lambda: TABLE()(torch.ones(3), [0, 1]), "give g that shape after an axis of rows"),
+        (lambda: TABLE()(torch.ones(3), [0, 1]), "g has 3 rows and index 2 numbers: one for every row"),
+        (lambda: TABLE()(torch.ones(2, 3), [0, 1]), "give g that shape after an axis of rows"),
+        (lambda: TABLE()(torch.ones(0), torch.zeros(0, dtype=torch.int64)), "index is empty"),
+        (lambda: Tracked(n=True, beta=BETA), "n must be a whole number of at least 1; got True"),
+        (lambda: Tracked(beta="auto"), "beta must be a number in .0, 1.; got 'auto'"),
+        (lambda: Tracked(beta=BETA)(1.0), "g must be a tensor, with the derivative .* got float"),
+        (lambda: Tracked(beta=BETA)(TWO[0], previous=1.0), "previous must be a tensor, .* got float"),
+        (
+            lambda: Tracked(shape=(2,), beta=BETA, project=torch.sum)(TWO),
+            r"project must return what it is given.*float32 \(\) of torch.float32 \(2,\)",
+        ),
         (lambda: Tracked(beta=BETA)(TWO), r"g is \(2,\) and one tracked value \(\)"),
         (lambda: Tracked(beta=BETA)(TWO[0].double()), "g is torch.float64 and the memory torch.float32"),
         (lambda: Tracked(beta=BETA)(TWO[0].to("meta")), "g is on meta and the memory on cpu: move"),
@@ -197,6 +207,24 @@ def test_one_sentence_each(call, sentence):
     with pytest.raises(ValueError, match=sentence) as told:
         call()
     assert "\n" not in str(told.value)
+
+
+def test_an_index_below_zero_does_not_count_from_the_end_in_compiled_code():
+    tracked = TABLE()
+    torch._dynamo.reset()
+    compiled = torch.compile(tracked, backend="aot_eager")
+    with pytest.raises((IndexError, RuntimeError), match=r"out of (bounds|range)"):
+        compiled(TWO, torch.tensor([0, -1]))
+
+
+def test_the_warning_is_told_where_the_module_is_called():
+    with pytest.warns(UserWarning, match="not finite") as told:
+        Tracked(beta=BETA)(torch.tensor(torch.nan))
+    assert told[0].filename == __file__
+
+
+def test_the_number_of_rows_may_be_one_of_numpy():
+    assert len(Tracked(np.int64(4), beta=BETA).value) == 4
 
 
 def test_it_imports_no_jax():
@@ -222,7 +250,7 @@ def test_two_processes_keep_one_memory(tmp_path):
 def test_the_loaders_index_may_be_a_list_or_an_array():
     tracked = Tracked(n=ROWS, beta=BETA)
     nothing = [np.inf] * ROWS
-    for index in ([1, 2], np.array([3, 4]), torch.tensor([5, 6], dtype=torch.int32)):
+    for index in ([1, 2], np.array([3, 4]), torch.tensor([5, 6], dtype=torch.uint8)):
         tracked(TWO, index)
         nothing[index[0]] = nothing[index[1]] = 1
         assert tracked.value.tolist() == nothing

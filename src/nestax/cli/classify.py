@@ -34,9 +34,9 @@ def classify_file(
     drop: list[str] | None,
     test: str | None,
     held_out: float | None,
-    inner_tilt: float,
+    inner_tilt: float | None,
     outer_tilt: float,
-    l2: float,
+    l2: float | None,
     method: str,
     steps: int,
     batch_size: int,
@@ -52,10 +52,9 @@ def classify_file(
     seeds = range(seed, seed + (repeats or 1))
     splits = load(train, target, groups, drop, test, held_out, seeds)
     settings = {
-        "inner_tilt": inner_tilt,
+        "inner_tilt": "auto" if inner_tilt is None else inner_tilt,
         "outer_tilt": outer_tilt,
-        "balanced": False,
-        "l2": l2,
+        "l2": "auto" if l2 is None else l2,
         "method": method,
         "max_iter": steps,
         "batch_size": batch_size,
@@ -71,17 +70,22 @@ def classify_file(
     how = "" if test else " held out"
     how += f", mean ± standard deviation over {many} splits" if many > 1 else ""
     source = f"{len(new):,} rows of {Path(test or train).name}{how}"
+    fitted = [look.models[TILTED] for look in looks]
+    model = fitted[0]
+    tilts = ", ".join(f"{tilt:g}" for tilt in sorted({each.tilt_ for each in fitted}))
+    tilts += " (chosen)" if inner_tilt is None else ""
     made_by = (
-        f"inner tilt {inner_tilt:g}, outer tilt {outer_tilt:g}, {len(known):,} rows of "
-        f"{Path(train).name}, {steps:,} steps of {method}, batch size {batch_size}, seed {seed}"
+        f"inner tilt {tilts}, outer tilt {outer_tilt:g}, {len(known):,} rows of {Path(train).name}, "
+        f"{steps:,} steps of {method}, batch size {batch_size}, seed {seed}"
     )
-    model = first.models[TILTED]
     kinds = [kind for kind in ("class", "group") if kind in means]
     numbers = {
         **_numbers(means, kinds),
         **({} if many == 1 else {"splits": many, "standard_deviation": _numbers(spreads, kinds)}),
         "train_rows": _counts(known),
         "test_rows": _counts(new),
+        "inner_tilt": [each.tilt_ for each in fitted],
+        "l2": [each.l2_ for each in fitted],
         "objective": model.objective_,
         "steps": model.n_iter_,
         "samples": model.samples_,
@@ -292,11 +296,8 @@ def verdict(means: dict[str, float], spreads: dict[str, float]) -> str:
         return f"These rows do not tell it apart from {words}."
     points = f"{100 * abs(lead):.1f} points"
     if lead > 0:
-        return f"That is {points} more than {words} has."
-    return (
-        f"On these rows {words} is {points} ahead: take that, or let nx.sklearn.TiltedClassifier() "
-        "choose its tilts."
-    )
+        return f"In the mean over classes it is {points} ahead of {words}."
+    return f"In the mean over classes {words} is {points} ahead: take that."
 
 
 def _table(kind: str, rows: dict[str, dict[str, str]], known: Examples, new: Examples) -> Table:

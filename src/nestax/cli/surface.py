@@ -200,12 +200,19 @@ def classify(
         typer.Option(min=0.01, max=0.99, help="Share of every class to compare on; 0.3 without --test."),
     ] = None,
     inner_tilt: Annotated[
-        float, typer.Option(help="Within classes; below 0 looks away from rows that do not fit.")
-    ] = -2.0,
+        float | None,
+        typer.Option(
+            help="Within classes; below 0 looks away from rows that do not fit. "
+            "Chosen by cross-validation by default."
+        ),
+    ] = None,
     outer_tilt: Annotated[
         float, typer.Option(help="Across classes; above 0 looks at the one served worst.")
-    ] = 10.0,
-    l2: Annotated[float, typer.Option(help="Strength of the penalty on the weights.")] = 0.01,
+    ] = 0.0,
+    l2: Annotated[
+        float | None,
+        typer.Option(help="Strength of the penalty on the weights. Chosen likewise by default."),
+    ] = None,
     method: Annotated[str, typer.Option(help="One of `nestax methods`.")] = "SMVR",
     steps: Annotated[int, typer.Option(min=1, help="Steps of the method.")] = 2_000,
     batch_size: Annotated[int, typer.Option(min=1, help="Draws per class and step.")] = 16,

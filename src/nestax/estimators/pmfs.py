@@ -40,7 +40,9 @@ class PMFSState(eqx.Module):
 
 
 class PMFS(Snapshots):
-    """PMFS. With g a level's value, or the product P of all batch Jacobians,
+    """PMFS: STORM with snapshots, on the values and on the product of all Jacobians.
+
+    With g a level's value, or the product P of all batch Jacobians,
 
         h_t = g(u_t; ξ) − g(u_s; ξ) + ḡ(u_s)
         tracked = (1−β)·tracked + β·h_t + (1−β)(g(u_t; ξ) − g(u_{t-1}; ξ))

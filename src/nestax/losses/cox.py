@@ -103,6 +103,10 @@ def cox(risk: Float[Array, " b"], state: RiskSets, index: Any) -> tuple[Array, R
             "cox must know the times of all rows of the data: make its state with "
             "nx.losses.risk_sets(time, event)."
         )
+    if jnp.ndim(risk) != 1:
+        raise SettingError(
+            f"risk is a vector with one number per row of the batch; got {jnp.shape(risk)}."
+        )
     risk, memory = track(risk, state.memory, index, beta=1.0)
     place = state.place[jnp.asarray(index)]
     log_sum, weight = jax.lax.stop_gradient(_sums(state, memory.value))

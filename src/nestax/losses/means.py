@@ -29,6 +29,8 @@ def log_mean_exp(s: Array, state: TrackState | None, index: Any = None, **memory
 
     Reference: Burda, Grosse, Salakhutdinov, ICLR 2016.
     """
+    if not jnp.ndim(s):
+        raise SettingError("s has the exponents of a batch along its last axis; got one number.")
     mean = jax.nn.logsumexp(s, axis=-1) - np.log(s.shape[-1])
     return track(mean, state, index, log=True, **memory)
 
@@ -43,6 +45,7 @@ def kl_robust(losses: Array, state: TrackState | None, *, temperature: Any, **me
     Reference: Qi, Guo, Xu, Jin, Yang, NeurIPS 2021.
     """
     check_setting("temperature", temperature, *POSITIVE)
+    _one_per_row("losses", losses)
     value, state = log_mean_exp(losses / temperature, state, **memory)
     return temperature * value, state
 
@@ -66,6 +69,7 @@ def cvar_robust(
     Reference: Rockafellar, Uryasev, J. Risk 2000.
     """
     check_setting("share", share, *UNIT)
+    _one_per_row("losses", losses)
     if index is None:
         fresh = jnp.quantile(jax.lax.stop_gradient(losses), 1 - share)
         t, state = track(fresh, state, **memory)
@@ -88,6 +92,7 @@ def donsker_varadhan(joint: Array, marginal: Array, state: TrackState | None, **
 
     Reference: Donsker, Varadhan, Comm. Pure Appl. Math. 1983; Belghazi et al., ICML 2018, who track it.
     """
+    _one_per_row("marginal", marginal)
     inner, state = log_mean_exp(marginal, state, **memory)
     return jnp.mean(joint) - inner, state
 
@@ -134,7 +139,8 @@ def average_precision(
     other n − 1.
 
     Args:
-        scores, labels: h and y (1 or 0) of every row of the batch, drawn without regard to the label.
+        scores, labels: h and y of every row of the batch, drawn without regard to the label. y is 1 or
+            0, True or False, or 1 or -1.
         state: ``nx.track_init(jnp.zeros(2), n=n)``, n being the rows of the data.
         index: the rows of the data that the batch is.
 
@@ -150,12 +156,20 @@ def average_precision(
     rows = _batch("average_precision", scores)
     others = 1 - jnp.eye(rows, dtype=scores.dtype)
     loss = others * jnp.maximum(margin + scores[None, :] - scores[:, None], 0) ** 2
-    y = jnp.asarray(labels, scores.dtype)
+    y = jnp.maximum(jnp.asarray(labels, scores.dtype), 0)
     ranks = jnp.stack([loss @ y, jnp.sum(loss, 1)], axis=1) / (rows - 1)
     ranks, state = track(ranks, state, index, **memory)
     own = margin**2 / max(n - 1, 1)
     precision = (ranks[:, 0] + own) / (ranks[:, 1] + own)
     return -jnp.mean(y * precision), state
+
+
+def _one_per_row(name: str, numbers: Array) -> None:
+    if jnp.ndim(numbers) != 1:
+        raise SettingError(
+            f"{name} is a vector with one number per row of the batch, not their mean; got "
+            f"{jnp.shape(numbers)}."
+        )
 
 
 def _batch(name: str, rows: PyTree) -> int:
@@ -169,7 +183,7 @@ def _batch(name: str, rows: PyTree) -> int:
 
 
 def _rows_of_data(name: str, state: TrackState | None) -> int:
-    if state is None or state.n is None:
+    if not isinstance(state, TrackState) or state.n is None:
         raise SettingError(
             f"{name} needs to know how many rows the data have: give n= to nx.track_init."
         )

@@ -48,13 +48,15 @@ def track_init(example: PyTree, n: int | None = None, gain: str | None = None) -
         gain: "auto" for a memory with gains that set themselves.
     """
     _check_gain(gain)
-    lead = () if n is None else (check_count("n", n),)
+    n = None if n is None else check_count("n", n)
+    lead = () if n is None else (n,)
     shapes = jax.tree.map(lambda x: x if hasattr(x, "dtype") else jnp.asarray(x), example)
     dtypes = {_remembered(x.dtype) for x in jax.tree.leaves(shapes)}
     if len(dtypes) != 1 or not jnp.issubdtype(min(dtypes, key=str), jnp.floating):
         raise SettingError(
             "what is tracked must be arrays of one floating-point dtype; got "
-            f"{', '.join(sorted(map(str, dtypes))) or 'no array'}: cast them, or track them one by one."
+            f"{', '.join(sorted(map(str, dtypes))) or 'no array'}: cast them, track them one by one, or "
+            "give jnp.zeros(shape) where a shape is meant."
         )
     (dtype,) = dtypes
     value = jax.tree.map(lambda x: jnp.full((*lead, *x.shape), jnp.inf, dtype), shapes)
@@ -134,6 +136,11 @@ def track(
         raise SettingError(
             "gain='auto' compares g at two points: pass previous=, g of the same draws at the weights "
             "of the last step, which at the first step is g itself."
+        )
+    if not isinstance(state, TrackState | None):
+        raise SettingError(
+            "state must be what nx.track_init made, or what the last call returned: "
+            f"u, state = nx.track(g, state, ...); got {type(state).__name__}."
         )
     g, previous = jax.tree.map(jnp.asarray, (g, previous))
     fresh, before, state = jax.lax.stop_gradient((g, previous, state))
@@ -262,6 +269,10 @@ def check_forgetting(beta: Any, gain: str | None) -> None:
     _check_gain(gain)
     if (beta is None) == (gain is None):
         raise SettingError("a tracker needs either beta=, a number in (0, 1], or gain='auto'.")
+    if callable(beta) or np.ndim(beta):
+        raise SettingError(
+            "beta must be one number in (0, 1]; of a schedule, give the number of this step."
+        )
     check_setting("beta", beta, *UNIT)
 
 
@@ -311,6 +322,10 @@ def _check_shapes(g: PyTree, previous: PyTree, state: TrackState, index: Array |
     auto = state.belief is not None
     leaves = jax.tree.leaves(g)
     kept = jax.tree.leaves(state.value)
+    if index is not None and any(x.ndim and x.shape[:1] != rows for x in leaves):
+        raise SettingError(
+            f"g is {_shapes(g)} and index has {len(index)} numbers: one for every row of g."
+        )
     draws = leaves[0].shape[len(rows) : len(rows) + 1] if auto and leaves else ()
     wanted = [(*rows, *draws, *x.shape[len(rows) :]) for x in kept]
     alike = jax.tree.structure(g) == jax.tree.structure(state.value)

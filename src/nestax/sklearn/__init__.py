@@ -3,7 +3,7 @@
 try:
     import sklearn as _installed  # noqa: F401
 except ImportError:
-    raise ImportError("nx.sklearn needs scikit-learn: pip install nestax[sklearn].") from None
+    raise ImportError("nx.sklearn needs scikit-learn: pip install 'nestax[sklearn]'.") from None
 
 from nestax.sklearn.cox import CoxRegressor as CoxRegressor
 from nestax.sklearn.portfolio import MeanDeviationPortfolio as MeanDeviationPortfolio

@@ -3,7 +3,7 @@
 try:
     import torch as _installed  # noqa: F401
 except ImportError:
-    raise ImportError("nestax.torch needs PyTorch: pip install nestax[torch].") from None
+    raise ImportError("nestax.torch needs PyTorch: pip install 'nestax[torch]'.") from None
 
 from nestax.torch.losses import AveragePrecision as AveragePrecision
 from nestax.torch.losses import Cox as Cox

@@ -19,6 +19,8 @@ class LogMeanExp(torch.nn.Module):
         self.tracked = Tracked(n, beta=beta, log=True, **options)
 
     def forward(self, s: torch.Tensor, index: Any = None) -> torch.Tensor:
+        if not s.ndim:
+            raise ValueError("s has the exponents of a batch along its last axis; got one number.")
         return self.tracked(s.logsumexp(-1) - math.log(s.shape[-1]), index)
 
 
@@ -28,9 +30,10 @@ class KLRobust(torch.nn.Module):
     def __init__(self, *, temperature: float, beta: float, **options: Any):
         super().__init__()
         self.temperature = _positive("temperature", temperature)
-        self.inner = LogMeanExp(beta=beta, **options)
+        self.inner = LogMeanExp(None, beta=beta, **options)
 
     def forward(self, losses: torch.Tensor) -> torch.Tensor:
+        _one_per_row("losses", losses)
         return self.temperature * self.inner(losses / self.temperature)
 
 
@@ -53,6 +56,7 @@ class CVaRRobust(torch.nn.Module):
         self.tracked = Tracked(n, beta=beta if n is None else 1.0, **options)
 
     def forward(self, losses: torch.Tensor, index: Any = None) -> torch.Tensor:
+        _one_per_row("losses", losses)
         t = self._quantile(losses.detach(), index)
         above = losses - t
         # A row at the quantile itself counts half, as in JAX; with ``clamp`` it would count in full.
@@ -75,9 +79,10 @@ class DonskerVaradhan(torch.nn.Module):
 
     def __init__(self, *, beta: float, **options: Any):
         super().__init__()
-        self.inner = LogMeanExp(beta=beta, **options)
+        self.inner = LogMeanExp(None, beta=beta, **options)
 
     def forward(self, joint: torch.Tensor, marginal: torch.Tensor) -> torch.Tensor:
+        _one_per_row("marginal", marginal)
         return joint.mean() - self.inner(marginal)
 
 
@@ -147,8 +152,11 @@ class Cox(torch.nn.Module):
 
     def forward(self, risk: torch.Tensor, index: Any) -> torch.Tensor:
         index = torch.as_tensor(index)
+        _one_per_row("risk", risk)
+        if not self.training:  # otherwise the memory checks it
+            self.tracked.check_index(index)
         risk = self.tracked(risk, index)
-        index = index.to(self.place.device)
+        index = index.to(self.place.device).long()
         seen = self.tracked.value
         if not self.training:
             seen = seen.index_copy(0, index, risk.detach().to(seen.dtype))
@@ -186,6 +194,7 @@ class AveragePrecision(torch.nn.Module):
         self.tracked = Tracked(n, (2,), beta=beta, **options)
 
     def forward(self, scores: torch.Tensor, labels: torch.Tensor, index: Any) -> torch.Tensor:
+        labels = torch.as_tensor(labels, device=scores.device)
         if scores.ndim != 1 or labels.shape != scores.shape:
             raise ValueError(
                 "scores and labels are vectors with one number per row of the batch; got "
@@ -194,7 +203,7 @@ class AveragePrecision(torch.nn.Module):
         rows = _batch("AveragePrecision", scores)
         others = 1 - torch.eye(rows, dtype=scores.dtype, device=scores.device)
         loss = others * (self.margin + scores[None, :] - scores[:, None]).clamp(min=0) ** 2
-        y = labels.to(scores.dtype)
+        y = labels.to(scores.dtype).clamp(min=0)  # they may be 1 and -1
         ranks = self.tracked(torch.stack([loss @ y, loss.sum(1)], dim=1) / (rows - 1), index)
         precision = (ranks[:, 0] + self.own) / (ranks[:, 1] + self.own)
         return -(y * precision).mean()
@@ -204,6 +213,14 @@ def _positive(name: str, value: float) -> float:
     if not value > 0:
         raise ValueError(f"{name} must be positive; got {value}.")
     return value
+
+
+def _one_per_row(name: str, numbers: torch.Tensor) -> None:
+    if numbers.ndim != 1:
+        raise ValueError(
+            f"{name} is a vector with one number per row of the batch, not their mean; got "
+            f"{tuple(numbers.shape)}."
+        )
 
 
 def _follow_up(time: Any, event: Any) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,6 +1,7 @@
 """A tracker as a module of PyTorch: ``nx.track`` with its memory in buffers."""
 
 import math
+import numbers
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -67,14 +68,16 @@ class Tracked(torch.nn.Module):
         super().__init__()
         if (beta is None) == (gain is None) or gain not in (None, "auto"):
             raise ValueError("Tracked needs either beta=, a number in (0, 1], or gain='auto'.")
-        if beta is not None and not 0 < beta <= 1:
-            raise ValueError(f"beta must be in (0, 1]; got {beta}.")
+        if beta is not None and not (isinstance(beta, numbers.Real) and 0 < beta <= 1):
+            raise ValueError(f"beta must be a number in (0, 1]; got {beta!r}.")
         if log and gain is not None:
             raise ValueError(
                 "log=True is a moving average: give it beta=, and neither gain= nor previous=."
             )
-        if n is not None and (not isinstance(n, int) or n < 1):
+        whole = isinstance(n, numbers.Integral) and not isinstance(n, bool)
+        if n is not None and (not whole or n < 1):
             raise ValueError(f"n must be a whole number of at least 1; got {n!r}.")
+        n = None if n is None else int(n)
         self.n = n
         self.beta = beta
         self.gain = gain
@@ -82,6 +85,7 @@ class Tracked(torch.nn.Module):
         self.log = log
         self.project = project
         lead = () if n is None else (n,)
+        shape = torch.Size(shape)
         dtype = torch.get_default_dtype() if dtype is None else dtype
         dtype = torch.float32 if dtype in HALF else dtype
         zeros = lambda *size, dtype: torch.zeros(size, dtype=dtype, device=device)
@@ -105,6 +109,8 @@ class Tracked(torch.nn.Module):
             previous: g of the same draws at the weights that the memory belongs to.
         """
         index = None if index is None else torch.as_tensor(index)
+        if not isinstance(g, torch.Tensor):
+            raise ValueError(f"g must be a tensor, with the derivative of the loss; got {_kind(g)}.")
         fresh = g if self.gain is None else g.mean(0 if index is None else 1)
         if not self.training:
             return fresh
@@ -120,7 +126,7 @@ class Tracked(torch.nn.Module):
         """Moves the memory and returns what is shown of it. Rows come first; one memory is one row."""
         new = self._from_all(g, index)
         old = None if previous is None else self._from_all(previous, index)
-        rows = None if index is None else torch.cat(_everywhere(index.to(self.value.device)))
+        rows = None if index is None else self._rows(index)
         stored = self.value[rows]
         first = stored.reshape(len(stored), -1)[:, :1].isinf().any(1)
         seen = new if self.gain is None else new.mean(1)
@@ -145,7 +151,7 @@ class Tracked(torch.nn.Module):
             self._write("count", rows, count + fine)
         moved = _either(first, seen, moved)
         if self.project is not None:
-            moved = torch.func.vmap(self.project)(moved)
+            moved = self._projected(moved)
         shown = value if self.lagged else moved
         self._write("value", rows, _either(fine, moved, stored))
         self.left_out += (~fine).sum()
@@ -153,9 +159,25 @@ class Tracked(torch.nn.Module):
             warnings.warn(
                 f"{(~fine).sum()} of {fine.numel()} values to track are not finite and are left out of "
                 "the memory: look for the step that made them.",
-                stacklevel=4,
+                stacklevel=5,  # who calls the module: two functions of PyTorch stand between
             )
         return shown[0] if index is None else torch.chunk(shown, _processes())[_rank()]
+
+    def _rows(self, index: torch.Tensor) -> torch.Tensor:
+        """The rows of all processes."""
+        rows = torch.cat(_everywhere(index.to(self.value.device).long()))
+        # One below 0 would count from the end, and shall end in an error like one that is too large.
+        return rows.masked_fill(rows < 0, len(self.value))
+
+    def _projected(self, moved: torch.Tensor) -> torch.Tensor:
+        out = torch.func.vmap(self.project)(moved)
+        if out.shape != moved.shape or out.dtype != moved.dtype:
+            made, of = ((x.dtype, tuple(x.shape[1:])) for x in (out, moved))
+            raise ValueError(
+                "project must return what it is given, one tracked value: it made "
+                f"{made[0]} {made[1]} of {of[0]} {of[1]}."
+            )
+        return out
 
     def _from_all(self, g: torch.Tensor, index: torch.Tensor | None) -> torch.Tensor:
         """What all processes bring: their rows, their draws, or the mean of their values."""
@@ -216,11 +238,19 @@ class Tracked(torch.nn.Module):
             raise ValueError(
                 "log=True is a moving average: give it beta=, and neither gain= nor previous=."
             )
+        if previous is not None and not isinstance(previous, torch.Tensor):
+            raise ValueError(f"previous must be a tensor, as g is; got {_kind(previous)}.")
         if previous is not None and previous.shape != g.shape:
             raise ValueError(
                 f"previous is {tuple(previous.shape)} and g {tuple(g.shape)}: it is g of the same draws "
                 "at the last weights."
             )
+        if index is not None:
+            self.check_index(index)
+            if g.ndim and len(g) != len(index):
+                raise ValueError(
+                    f"g has {len(g)} rows and index {len(index)} numbers: one for every row of g."
+                )
         lead = () if index is None else tuple(index.shape)
         draws = g.shape[len(lead) : len(lead) + 1] if self.gain else ()
         if tuple(g.shape) != (*lead, *draws, *self._shape()) or len(draws) != bool(self.gain):
@@ -235,15 +265,16 @@ class Tracked(torch.nn.Module):
                 "gain='auto' follows from the spread of the draws, and one draw has none: use batches "
                 "of at least two, or beta=."
             )
-        if index is not None:
-            self._check_index(index)
 
-    def _check_index(self, index: torch.Tensor) -> None:
+    def check_index(self, index: torch.Tensor) -> None:
+        """Refuses what is no set of rows, as far as it is known without waiting for a device."""
         if index.ndim != 1 or index.dtype.is_floating_point or index.dtype == torch.bool:
             raise ValueError(
                 "index must be a vector of whole numbers, one per row of g; got "
                 f"{index.dtype} {tuple(index.shape)}."
             )
+        if not len(index):
+            raise ValueError("a batch without rows: index is empty.")
         if index.device.type != "cpu" or torch.compiler.is_compiling():
             return
         n = len(self.value)
@@ -264,6 +295,10 @@ class Tracked(torch.nn.Module):
 def _either(condition: torch.Tensor, yes: torch.Tensor, no: torch.Tensor) -> torch.Tensor:
     """Row by row."""
     return torch.where(condition.reshape(-1, *[1] * (yes.ndim - 1)), yes, no)
+
+
+def _kind(x: Any) -> str:
+    return f"{type(x).__module__}.{type(x).__name__}".removeprefix("builtins.")
 
 
 def _finite(x: torch.Tensor) -> torch.Tensor:
