@@ -7,11 +7,14 @@ import math
 import os
 import random
 import re
+import shutil
 import signal
 import sys
+import tempfile
 import threading
 import time
 import types
+import warnings
 from pathlib import Path
 
 import jax
@@ -21,6 +24,8 @@ import optax
 from jax.sharding import NamedSharding, PartitionSpec
 
 import nestax as nx
+from nestax.checkpoints import sharded
+from nestax.devices.hosts import gathered
 from nestax.devices.spread import spread_over
 from nestax.loop import compiled, lanes
 from nestax.run.prepare import as_method, prepare
@@ -36,7 +41,7 @@ def problem(rows=64, **changes):
 
 def digest(result):
     columns = [np.asarray(column) for _, column in sorted(result.records.items())]
-    parts = [np.asarray(x) for x in jax.tree.leaves(result.w)]
+    parts = [np.asarray(x) for x in jax.tree.leaves(gathered(result.w))]
     return hashlib.sha256(b"".join(x.tobytes() for x in [*columns, *parts])).hexdigest()[:16]
 
 
@@ -248,6 +253,99 @@ def long(folder, **more):
     print("begun", flush=True)
     kept = {"checkpoint": Path(folder) / "kept", "checkpoint_every": 0.0, "resume": True}
     return {"message": in_lanes(steps=2_000_000, record_every=1000, mesh=2, **kept, **more).message}
+
+
+def stopped_in_pieces(folder):
+    """A run that has stopped at step 20, its state written by those who hold it."""
+    sharded.GATHERED_BYTES = 0
+    kept = {"checkpoint": Path(folder) / "kept", "checkpoint_every": 0.0}
+    in_lanes(mesh=2, callback=lambda record: record["step"] >= 20, **kept)
+    return {"kept": files_of(Path(folder) / "kept")}
+
+
+def files_of(folder):
+    return sorted(path.name for path in folder.iterdir() if path.name.startswith("checkpoint"))
+
+
+def resumed_from_pieces(folder):
+    """The same run on other numbers of devices, where newer pieces are damaged, and without Orbax."""
+    sharded.GATHERED_BYTES = 0
+    count = len(jax.devices())
+    out = {"whole": digest(in_lanes(mesh=count))}
+
+    def resume(name, **more):
+        there = Path(folder) / name
+        if jax.process_index() == 0:
+            shutil.copytree(Path(folder) / "kept", there)
+        return there, lambda: digest(
+            in_lanes(**{"mesh": count, "checkpoint": there, "resume": True} | more)
+        )
+
+    there, run = resume("again", checkpoint_every=0.0)
+    out["again"] = run()
+    out["files"] = files_of(there) if there.is_dir() else []
+    if count == 1 or jax.process_count() > 1:
+        return out
+    out["one device"] = resume("one", mesh=1)[1]()
+    sharded.GATHERED_BYTES = 2**30
+    out["gathered"] = resume("gathered")[1]()
+    there, run = resume("damaged")
+    newest = max(there.glob("*.shards"))
+    largest = max((path for path in newest.rglob("*") if path.is_file()), key=lambda p: p.stat().st_size)
+    data = bytearray(largest.read_bytes())
+    data[len(data) // 2] ^= 1
+    largest.write_bytes(data)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        out["damaged"] = run()
+    out["told"] = " ".join(str(warning.message) for warning in told)
+    sys.modules["orbax"] = None
+    sys.modules["orbax.checkpoint"] = None
+    try:
+        resume("without")[1]()
+    except nx.SettingError as error:
+        out["without"] = str(error)
+    return out
+
+
+def pieces(folder):
+    return stopped_in_pieces(folder) | resumed_from_pieces(folder)
+
+
+def tables_and_weights(folder):
+    """Tables of blocks and weights that stop at step 10, their pieces written by those who hold them."""
+    sharded.GATHERED_BYTES = 0
+    out = {}
+    for name, run, after in [
+        ("blocks", lambda **more: in_blocks(nx.BlockSMVR(beta=0.2), **more), 1),
+        ("weights", lambda **more: in_pieces(shard="model", **more), 2),
+    ]:
+        kept = {"checkpoint": Path(folder) / name}
+        run(mesh=2, callback=lambda record: record["step"] >= 10, **kept)
+        assert list(kept["checkpoint"].glob("*.shards"))
+        after = max(after, jax.process_count())
+        out[name] = digest(run(mesh=after, resume=True, **kept)) == digest(run(mesh=2))
+    return out
+
+
+def without_orbax(folder):
+    sharded.GATHERED_BYTES = 0
+    sys.modules["orbax"] = None
+    in_lanes(mesh=2, checkpoint=Path(folder or "kept"))
+
+
+def apart(folder):
+    """Every process has a folder of its own."""
+    sharded.GATHERED_BYTES = 0
+    with tempfile.TemporaryDirectory() as own:
+        path = Path(own) / "kept"
+        sharded.Path = lambda words: path
+        in_lanes(mesh=2, checkpoint=path)
+
+
+def long_in_pieces(folder):
+    sharded.GATHERED_BYTES = 0
+    return long(folder)
 
 
 def ended(folder):

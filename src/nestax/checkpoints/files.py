@@ -5,6 +5,8 @@ written beside its place, flushed to the disk and renamed, and the one before it
 appended to a file of their own in frames, and a checkpoint says how much of that file belongs to it.
 Every byte of both is covered by SHA-256. Nothing is unpickled and nothing is executed.
 
+State that lies in pieces on many devices is in a folder beside the checkpoint (``sharded.py``).
+
 A checkpoint holds the last record too: where the file of records is damaged, the run goes on without
 those that are lost.
 """
@@ -22,6 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from nestax.checkpoints import sharded
 from nestax.errors import SettingError, warn
 
 NAME = re.compile(r"checkpoint-([0-9]{8})\.safetensors")
@@ -193,6 +196,10 @@ class Folder:
     def _state(self, path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any], Place]:
         """A checkpoint without its records."""
         everything, about = decode(self.files.read(path))
+        pieces = about.get("pieces")
+        wrong = pieces and sharded.damage(self.path, pieces)
+        if wrong:
+            raise DamagedError(wrong)
         tensors = {name: x for name, x in everything.items() if not name.startswith(LAST)}
         last = {name.removeprefix(LAST): x for name, x in everything.items() if name not in tensors}
         try:
@@ -260,6 +267,7 @@ class Folder:
         for old in self.checkpoints()[2:]:
             with suppress(OSError):  # it is in nobody's way
                 self.files.remove(old)
+        sharded.remove_others(self.path, [path.stem for path in self.checkpoints()])
 
     def _checkpoint(self, number: int) -> Path:
         return self.path / f"checkpoint-{number:08}.safetensors"

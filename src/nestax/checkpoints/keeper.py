@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from nestax.checkpoints import sharded
 from nestax.checkpoints.files import Checkpoint, Folder, decode, encode
 from nestax.checkpoints.fingerprint import differences, fingerprint, program_difference, shortly
 from nestax.devices.hosts import Hosts, gathered
@@ -140,7 +141,10 @@ class Keeper:
         """
         self.compiled = compiled
         self.fingerprint = fingerprint(compiled, total, facts)
+        self.pieces = sharded.in_pieces(compiled, self.hosts)
         found = self._found()
+        if self.pieces or (found is not None and found.about.get("pieces")):
+            self.shared = sharded.path_for_all(self.folder.path, self.hosts)
         if found is None:
             return None
         saved = self._restore(found)
@@ -236,8 +240,12 @@ class Keeper:
         try:
             step = about["step"]
             status = about["status"]
+            pieces = self._read_pieces(about.get("pieces"))
             arrays = {
-                name: from_host(found.tensors[name], about["kinds"].get(name, "")) for name in carried
+                name: pieces[name]
+                if name in pieces
+                else from_host(found.tensors[name], about["kinds"].get(name, ""))
+                for name in carried
             }
             finite = found.tensors["finite"]
             told = about["columns"].items()
@@ -260,7 +268,10 @@ class Keeper:
             )
             if fits and self.compiled.feed is not None:
                 self.compiled.feed.go_to(step, about["stream"])
-        except ProblemError:  # what a stream says of its place
+        except (
+            ProblemError,
+            SettingError,
+        ):  # what a stream says of its place, and Orbax that is missing
             raise
         except (KeyError, IndexError, TypeError, ValueError, AttributeError):
             fits = False
@@ -268,6 +279,20 @@ class Keeper:
         if not fits or saved is None:
             raise SettingError(f"{self.folder.path} {DOES_NOT_FIT}")
         return saved
+
+    def _read_pieces(self, about: dict[str, Any] | None) -> dict[str, jax.Array]:
+        """What was written in pieces, on the devices of this run."""
+        if about is None:
+            return {}
+        carried = self.compiled.carried()
+        places = dict(zip(carried, self.compiled.places or (), strict=False))
+        one = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+        structs = [
+            jax.ShapeDtypeStruct(*carried[name], sharding=places.get(name, one))
+            for name in about["names"]
+        ]
+        path = self.shared / about["folder"]
+        return dict(zip(about["names"], sharded.load(path, structs), strict=True))
 
     # Between chunks
 
@@ -302,8 +327,10 @@ class Keeper:
     ) -> str | None:
         """Writes everything down; a sentence if that was not possible."""
         feed = self.compiled.feed
-        host = {name: as_host(x) for name, x in gathered(self.compiled.taken(at.carry)).items()}
-        host["key"] = as_host(self.compiled.all.key)
+        taken = self.compiled.taken(at.carry)
+        whole = {name: x for name, x in taken.items() if name not in self.pieces}
+        whole["key"] = self.compiled.all.key
+        host = {name: as_host(x) for name, x in gathered(whole).items()}
         columns = {name: as_host(column) for name, column in as_columns(rows[-1:]).items()}
         about = {
             "format": FORMAT,
@@ -324,18 +351,46 @@ class Keeper:
                 new = as_columns(rows[self.folder.place.rows :])
                 self.folder.save(tensors, about, {name: as_host(x)[0] for name, x in new.items()})
             except OSError as error:
-                last = self.saved[0]
-                before = "" if last is None else f"; the last good one is of step {last:,}"
-                what = error.strerror or str(error)
-                return f"Its checkpoint in {self.folder.path} could not be written: {what}{before}."
+                return self._not_written(error)
             self.saved = (at.step, status)  # it is, whatever becomes of the other processes
             return None
 
-        trouble = self.hosts.decide(write)
+        trouble = None
+        if self.pieces:
+            trouble, about["pieces"] = self._write_pieces([taken[name] for name in self.pieces])
+        trouble = trouble or self.hosts.decide(write)
         self.failed = self.failed or trouble is not None
         if trouble is None:
             self.saved = (at.step, status)
         return trouble
+
+    def _write_pieces(self, arrays: list[Any]) -> tuple[str | None, dict[str, Any]]:
+        """Writes what no process holds whole, all of them together; what the checkpoint says of it."""
+
+        def look() -> int | str:
+            try:
+                self.folder.look()
+            except OSError as error:
+                return self._not_written(error)
+            return self.folder.place.number + 1
+
+        number = self.hosts.decide(look)
+        if isinstance(number, str):
+            return number, {}
+        name = sharded.name_of(number)
+        try:
+            files = sharded.save(self.shared / name, arrays, self.hosts)
+        except OSError as error:
+            if self.hosts.many:  # others may be waiting for this one, and learn of it by its end
+                raise RuntimeError(self._not_written(error)) from error
+            return self._not_written(error), {}
+        return None, {"folder": name, "names": self.pieces, "files": files}
+
+    def _not_written(self, error: OSError) -> str:
+        last = self.saved[0]
+        before = "" if last is None else f"; the last good one is of step {last:,}"
+        what = error.strerror or str(error)
+        return f"Its checkpoint in {self.folder.path} could not be written: {what}{before}."
 
     # The text of the program
 

@@ -22,7 +22,7 @@ EXTRAS = {
         ("pooch", "pyarrow", "pandas", "openpyxl", "PIL"),
         "no downloads, no to_frame(), no Parquet files, Excel or images",
     ),
-    "orbax": (("orbax",), "no checkpoints of sharded weights through Orbax"),
+    "orbax": (("orbax",), "no checkpoints of large state that lies in several processes"),
     "grain": (("grain",), "no loaders of Grain for streams"),
     "flax": (("flax",), "no nestax.nnx"),
     "torch": (("torch",), "no nestax.torch"),

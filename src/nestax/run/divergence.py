@@ -6,6 +6,7 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
+from nestax.devices.hosts import gathered
 from nestax.errors import DivergenceWarning, warn
 from nestax.loop.status import Status
 from nestax.run.result import Result
@@ -31,7 +32,8 @@ def warn_if_diverged(result: Result) -> Result:
 def warn_if_still(steps: int, before: PyTree, after: PyTree) -> None:
     """A warning if a run of at least one step has left its weights as they were, to the last bit."""
     pairs = zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True)
-    if steps and all(np.array_equal(as_host(old)[0], as_host(new)[0]) for old, new in pairs):
+    here = lambda x: as_host(gathered(x))[0]
+    if steps and all(np.array_equal(here(old), here(new)) for old, new in pairs):
         warn(
             f"The weights have not moved in {steps:,} step{'s' if steps > 1 else ''}: the learning rate "
             "is 0, or too small for their precision, or the gradient vanishes at the start."
