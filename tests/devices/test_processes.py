@@ -108,12 +108,12 @@ def test_two_processes_that_read_a_share_each_see_the_rows_of_one(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("count", [2, 4])
 def test_files_bad_rows_and_sweeps_of_several_processes(count, tmp_path):
     whole = Processes("more_streams", folder=tmp_path).wait()[0].out
     assert whole.pop("warned") == whole.pop("refused") == ""
     weights = whole.pop("weights")
-    bad = whole.pop("bad")
+    assert "row 70 holds an entry that is NaN" in whole.pop("bad")
     first, *others = Processes("more_streams", count=count, folder=tmp_path).wait()
     assert "give every process its share" in first.out["warned"]
     for process in (first, *others):
@@ -121,6 +121,7 @@ def test_files_bad_rows_and_sweeps_of_several_processes(count, tmp_path):
         assert process.out["warned"] == "" or process is first
         assert "row 70 holds an entry that is NaN" in process.out["bad"]
         assert "leave mesh out" in process.out["refused"]
+        assert process.out["weights"] == pytest.approx(weights, rel=1e-4)
         assert all(process.out[name] == digest for name, digest in whole.items())
 
 
@@ -156,6 +157,17 @@ def test_a_process_that_is_killed_while_it_waits_for_rows_ends_the_other(tmp_pat
     first, _ = both.wait(60)
     assert first.code == 1
     assert "another process of this run has ended, and this one ends with it" in first.words
+
+
+@pytest.mark.slow
+def test_a_run_on_an_array_goes_on_in_another_number_of_processes(tmp_path):
+    half, _ = Processes("array_moves", count=2, folder=tmp_path / "moved").wait()
+    moved, whole = (
+        Processes("array_moves", folder=tmp_path / name).wait()[0] for name in ("moved", "whole")
+    )
+    assert half.code == 0, half.words
+    assert moved.code == 0, moved.words
+    assert moved.out == whole.out != half.out
 
 
 @pytest.mark.slow

@@ -438,9 +438,10 @@ def more_streams(folder):
     swept = nx.sweep(
         problem().with_data(mean=lanes, variance=lanes),
         lambda s: (nx.SMVR(beta=s.beta), optax.sgd(0.1)),
-        settings=nx.grid(beta=[0.1, 0.5]),
+        settings=nx.grid(beta=[0.1, 0.3, 0.5, 0.9]),
+        seeds=1,
         steps=40,
-        mesh=count,
+        mesh=count or 1,
         **SHORT,
     )
     with warnings.catch_warnings(record=True) as told:
@@ -454,7 +455,7 @@ def more_streams(folder):
     return {
         "file": digest(in_turns(nx.Stream(path))),
         "swept": digest(swept),
-        "weights": digest(in_turns(rows, shard="model")),
+        "weights": gathered(in_turns(rows, shard="model").w).tolist(),
         "bad": in_turns(bad).message,
         "warned": " ".join(str(warning.message) for warning in told),
         "refused": refused,
@@ -472,6 +473,13 @@ def waiting(folder):
     kept = {"checkpoint": Path(folder) / "kept", "resume": True}
     result = in_turns(Loader(rows_of_streams(511), at), **kept)
     return {"message": result.message, "digest": digest(result), "step": result.carry.step}
+
+
+def array_moves(folder):
+    """A run on an array that stops at step 20 in several processes, and goes on in one."""
+    half = (lambda record: record["step"] >= 20) if jax.process_count() > 1 else None
+    kept = {"checkpoint": Path(folder) / "kept", "resume": True, "callback": half}
+    return {"digest": digest(in_turns(rows_of_streams(97), **kept))}
 
 
 def wrong(folder):

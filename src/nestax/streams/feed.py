@@ -247,8 +247,9 @@ class Feed:
         while waiting:
             ahead.thread.join(WAIT_SECONDS)
             flags = [ahead.thread.is_alive(), self.asked()]
-            waiting, asked = self.hosts.told(np.asarray(flags, np.uint8)).any(axis=0)
-            if waiting and asked:
+            flags = self.hosts.told(np.asarray(flags, np.uint8))
+            waiting = bool(flags[:, 0].any())
+            if waiting and flags[:, 1].any():
                 raise StoppedWaiting
 
     def _read(self, first: int, steps: int) -> list[tuple[PyTree, int, str | None]]:
@@ -314,7 +315,7 @@ class Feed:
         most = self.courses[number].most(self.steps)
         index = np.zeros(most, np.int32)
         held = len(jax.tree.leaves(own)[0])
-        index[:count] = self.shares[number].index(row, count, held)
+        index[:count] = self.shares[number].places(row, count, held)
         return self.together.rows(own, index)
 
     def _holding(self, stream: Stream, rows: PyTree, first: int, starts: np.ndarray) -> Stream:

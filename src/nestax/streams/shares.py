@@ -6,7 +6,6 @@ r mod P, so that ``dataset[process::processes]`` gives the rows of ``dataset`` i
 the rows of a stream do not depend on the number of processes. No mathematics.
 """
 
-import dataclasses
 import functools
 import hashlib
 from collections.abc import Callable
@@ -35,7 +34,7 @@ class Share(NamedTuple):
     own: bool
 
     def rows(self, first: int, count: int) -> tuple[int, int]:
-        """Of the rows from ``first`` on: the number of the first it reads, by its own count, and how many."""
+        """Of the rows from ``first`` on: the first that it reads, by its own numbers, and how many."""
         if self.own:
             behind = (self.number - first) % self.processes
             return (first + behind) // self.processes, max(0, -(-(count - behind) // self.processes))
@@ -53,7 +52,7 @@ class Share(NamedTuple):
         """The most rows that a process reads of so many."""
         return -(-count // self.processes)
 
-    def index(self, first: int, count: int, held: int) -> np.ndarray:
+    def places(self, first: int, count: int, held: int) -> np.ndarray:
         """Where every row lies if the rows of all processes, with room for ``held`` each, are joined."""
         row = np.arange(count)
         if self.own:
@@ -100,9 +99,7 @@ def _joined(mesh: Mesh) -> Callable[..., PyTree]:
         return jax.tree.map(lambda x: jnp.take(whole(x), index, axis=0), parts)
 
     specs = (PartitionSpec("process"), PartitionSpec())
-    mapped = jax.shard_map(
-        join, mesh=mesh, in_specs=specs, out_specs=PartitionSpec(), check_vma=False
-    )
+    mapped = jax.shard_map(join, mesh=mesh, in_specs=specs, out_specs=PartitionSpec(), check_vma=False)
     return jax.jit(mapped)
 
 
@@ -119,15 +116,14 @@ def comparable(problem: Any, streams: dict[int, Stream]) -> tuple[Any, list[str]
 
 
 def warn_if_equal(hosts: Hosts, streams: dict[int, Stream], names: list[str]) -> None:
-    """Warns of iterators that give every process the same rows, so that a step sees them several times."""
-    for k, stream in streams.items():
-        if not stream.reader.own:
-            continue
-        digest = hashlib.sha256(stream.reader.about.encode()).digest()
+    """Warns of iterators that give every process the same rows, which a step then sees repeatedly."""
+    own = {id(stream.reader): k for k, stream in streams.items() if stream.reader.own}
+    for k in own.values():
+        digest = hashlib.sha256(streams[k].reader.about.encode()).digest()
         each = hosts.told(np.frombuffer(digest[:8], np.uint64))
         if hosts.first and len(np.unique(each)) < len(each):
             warn(
-                f"level {names[k]!r}: the iterators of two processes begin with the same rows, and a step "
-                "would see them twice: give every process its share, such as "
+                f"level {names[k]!r}: iterators of two processes begin with the same rows, and a step "
+                "would see them more than once: give every process its share, such as "
                 "dataset[jax.process_index()::jax.process_count()]."
             )
