@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 
 import pytest
 from tests.support.processes import Processes
@@ -88,3 +89,92 @@ def test_an_error_ends_all_processes(task, words):
     for process in Processes(task, count=2).wait(60):
         assert process.code == 1
         assert words in process.words
+
+
+def test_two_processes_that_read_a_share_each_see_the_rows_of_one(tmp_path):
+    whole = Processes("streams", folder=tmp_path / "one").wait()[0].out
+    both = Processes("streams", count=2, folder=tmp_path / "two").wait()
+    told = whole.pop("told")
+    assert whole.pop("resumed") == whole["state"]
+    for process in both:
+        assert process.code == 0, process.words
+        assert process.out.pop("resumed") == whole["state"]
+        ended, failed = process.out.pop("told")
+        assert process.out == whole
+        assert "in process 0: the iterator ended after 100 rows." in ended
+        assert "in process 1: the iterator failed at row 75 with OSError: the disk is gone." in failed
+    assert "the iterator ended after 200 rows." in told[0]
+    assert sorted(path.name for path in (tmp_path / "two").iterdir()) == ["kept"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [2, 4])
+def test_files_bad_rows_and_sweeps_of_several_processes(count, tmp_path):
+    whole = Processes("more_streams", folder=tmp_path).wait()[0].out
+    assert whole.pop("warned") == whole.pop("refused") == ""
+    weights = whole.pop("weights")
+    assert "row 70 holds an entry that is NaN" in whole.pop("bad")
+    first, *others = Processes("more_streams", count=count, folder=tmp_path).wait()
+    assert "give every process its share" in first.out["warned"]
+    for process in (first, *others):
+        assert process.code == 0, process.words
+        assert process.out["warned"] == "" or process is first
+        assert "row 70 holds an entry that is NaN" in process.out["bad"]
+        assert "leave mesh out" in process.out["refused"]
+        assert process.out["weights"] == pytest.approx(weights, rel=1e-4)
+        assert all(process.out[name] == digest for name, digest in whole.items())
+
+
+def until_it_waits(folder):
+    both = Processes("waiting", count=2, folder=folder)
+    until = time.perf_counter() + 120
+    while not (folder / "waiting").exists():
+        assert time.perf_counter() < until, both.said(0) + both.said(1)
+        assert both.running[0].poll() is both.running[1].poll() is None, both.said(0) + both.said(1)
+        time.sleep(0.02)
+    return both
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [0, 1])
+def test_sigterm_while_one_process_waits_for_rows_ends_both_with_a_checkpoint(number, tmp_path):
+    both = until_it_waits(tmp_path)
+    os.kill(both.running[number].pid, signal.SIGTERM)
+    for process in both.wait(60):
+        assert process.code == 0, process.words
+        assert "interrupted" in process.out["message"]
+        assert 0 < process.out["step"] < 40
+    resumed = Processes("waiting", count=2, folder=tmp_path, COME="1").wait()
+    whole = Processes("waiting", count=2, folder=tmp_path / "whole", COME="1").wait()
+    assert resumed[0].out["step"] == resumed[1].out["step"] == 40
+    assert {process.out["digest"] for process in (*resumed, *whole)} == {whole[0].out["digest"]}
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_while_it_waits_for_rows_ends_the_other(tmp_path):
+    both = until_it_waits(tmp_path)
+    os.kill(both.running[1].pid, signal.SIGKILL)
+    first, _ = both.wait(60)
+    assert first.code == 1
+    assert "another process of this run has ended, and this one ends with it" in first.words
+
+
+@pytest.mark.slow
+def test_a_run_on_an_array_goes_on_in_another_number_of_processes(tmp_path):
+    half, _ = Processes("array_moves", count=2, folder=tmp_path / "moved").wait()
+    moved, whole = (
+        Processes("array_moves", folder=tmp_path / name).wait()[0] for name in ("moved", "whole")
+    )
+    assert half.code == 0, half.words
+    assert moved.code == 0, moved.words
+    assert moved.out == whole.out != half.out
+
+
+@pytest.mark.slow
+def test_a_run_on_iterators_goes_on_in_as_many_processes_only(tmp_path):
+    both = until_it_waits(tmp_path)
+    os.kill(both.running[0].pid, signal.SIGINT)
+    both.wait(60)
+    (alone,) = Processes("waiting", folder=tmp_path).wait()
+    assert alone.code == 1
+    assert "number of processes that read level 'mean' was 2 and is 1" in alone.words

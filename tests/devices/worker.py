@@ -29,6 +29,7 @@ from nestax.devices.hosts import gathered
 from nestax.devices.spread import spread_over
 from nestax.loop import compiled, lanes
 from nestax.run.prepare import as_method, prepare
+from nestax.streams import feed
 
 SHORT = {"batch_size": 2, "record_every": 10}
 
@@ -354,6 +355,131 @@ def ended(folder):
     reach = int(os.environ["REACH"])
     again = in_lanes(steps=reach, record_every=1000, mesh=2, **kept)
     return {"resumed": digest(again), "whole": digest(in_lanes(steps=reach, record_every=1000, mesh=2))}
+
+
+class Loader:
+    """Batches of five of the rows of one process, with a state, as Grain's have."""
+
+    def __init__(self, rows, at=lambda row: None):
+        self.rows = rows[jax.process_index() :: jax.process_count()]
+        self.at = at  # is told of every row that it is asked for
+        self.next = 0
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self.next >= len(self.rows):
+            raise StopIteration
+        self.at(self.next)
+        self.next += 5
+        return self.rows[self.next - 5 : self.next]
+
+    def get_state(self):
+        return {"next": self.next}
+
+    def set_state(self, state):
+        self.next = state["next"]
+
+
+def rows_of_streams(count):
+    return np.random.default_rng(3).normal(size=(count, 3))
+
+
+def in_turns(data, steps=40, **more):
+    """Both levels read one stream; several portions."""
+    feed.PORTION_STEPS = 10
+    several = jax.process_count() > 1
+    rows = data if isinstance(data, nx.Stream) else nx.Stream(data, batches=hasattr(data, "next"))
+    chain = problem().with_data(mean=rows, variance=rows)
+    more = SHORT | {"batch_size": 3, "mesh": len(jax.devices()) if several else None} | more
+    return nx.minimize(chain, nx.SMVR(beta=0.1), optax.sgd(0.1), steps=steps, **more)
+
+
+def streams(folder):
+    """Digests of runs whose processes read a share each, which must be those of one process."""
+    first = jax.process_index() == 0
+    if jax.process_count() > 1:
+        uneven(jax.process_index())
+    short, long = rows_of_streams(97), rows_of_streams(511)
+    own = long[jax.process_index() :: jax.process_count()]
+    out = {
+        "array": digest(in_turns(short)),
+        "rows": digest(in_turns(iter(own))),
+        "state": digest(in_turns(Loader(long))),
+    }
+
+    def fail(row):
+        if row * jax.process_count() >= 150 and jax.process_index() == jax.process_count() - 1:
+            raise OSError("the disk is gone")
+
+    ended = in_turns(Loader(long[:200]))
+    failed = in_turns(Loader(long, fail))
+    out |= {"ended": [int(ended.carry.step), digest(ended)], "told": [ended.message, failed.message]}
+    kept = {"checkpoint": Path(folder) / ("kept" if first else "elsewhere"), "checkpoint_every": 0.0}
+    in_turns(Loader(long), callback=lambda record: record["step"] >= 20, **kept)
+    out["resumed"] = digest(in_turns(Loader(long), resume=True, **kept))
+    return out
+
+
+def more_streams(folder):
+    """A file, bad rows, a sweep and rows that are no shares."""
+    import pyarrow
+    import pyarrow.parquet
+
+    count = len(jax.devices()) if jax.process_count() > 1 else None
+    rows = rows_of_streams(97)
+    path = Path(folder) / f"{jax.process_index()}.parquet"
+    table = pyarrow.table({name: rows[:, k] for k, name in enumerate("abc")})
+    pyarrow.parquet.write_table(table, path, row_group_size=20)
+    bad = rows_of_streams(97)
+    bad[70] = np.nan
+    lanes = nx.Stream(rows)
+    swept = nx.sweep(
+        problem().with_data(mean=lanes, variance=lanes),
+        lambda s: (nx.SMVR(beta=s.beta), optax.sgd(0.1)),
+        settings=nx.grid(beta=[0.1, 0.3, 0.5, 0.9]),
+        seeds=1,
+        steps=40,
+        mesh=count or 1,
+        **SHORT,
+    )
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        in_turns(iter(rows_of_streams(511)), steps=2)
+    try:
+        nx.evaluate(problem().with_data(mean=lanes, variance=lanes), np.ones(3) / 3, mesh=count)
+        refused = ""
+    except nx.ProblemError as error:
+        refused = str(error)
+    return {
+        "file": digest(in_turns(nx.Stream(path))),
+        "swept": digest(swept),
+        "weights": gathered(in_turns(rows, shard="model").w).tolist(),
+        "bad": in_turns(bad).message,
+        "warned": " ".join(str(warning.message) for warning in told),
+        "refused": refused,
+    }
+
+
+def waiting(folder):
+    """The second process waits for a row that does not come, unless ``COME`` is set."""
+
+    def at(row):
+        if row >= 60 and jax.process_index() == 1 and "COME" not in os.environ:
+            (Path(folder) / "waiting").touch()
+            time.sleep(600)
+
+    kept = {"checkpoint": Path(folder) / "kept", "resume": True}
+    result = in_turns(Loader(rows_of_streams(511), at), **kept)
+    return {"message": result.message, "digest": digest(result), "step": result.carry.step}
+
+
+def array_moves(folder):
+    """A run on an array that stops at step 20 in several processes, and goes on in one."""
+    half = (lambda record: record["step"] >= 20) if jax.process_count() > 1 else None
+    kept = {"checkpoint": Path(folder) / "kept", "resume": True, "callback": half}
+    return {"digest": digest(in_turns(rows_of_streams(97), **kept))}
 
 
 def wrong(folder):

@@ -1,9 +1,11 @@
 """Rows fed from the host: which ones a step sees, whatever they come from and however a run is cut."""
 
+import itertools
 import os
 import signal
 import sys
 import threading
+import time
 import warnings
 
 import jax
@@ -18,6 +20,7 @@ import nestax as nx
 from nestax.checkpoints.files import Folder
 from nestax.loop import compiled as drive
 from nestax.streams import feed as feeding
+from nestax.streams.shares import Share
 
 ROWS = np.random.default_rng(3).normal(size=(97, 3))
 STEPS, BATCH, FIRST, RATE = 40, 3, 4, 0.05
@@ -590,3 +593,65 @@ def test_numbers_so_large_that_their_sum_is_not_one_are_numbers():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert nx.Stream(np.full((9, 2), 1.7e308)).reader.read(0, 9).why is None
+
+
+# Rows that several processes read together
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("processes", [1, 2, 3, 5])
+def test_shares_of_processes_joined_are_all_rows_in_their_order(processes, own):
+    held = 20  # room in each of them
+    for first, count in itertools.product(range(12), (0, 1, 2, 3, 7, 16)):
+        joined = np.full(processes * held, -1)
+        for number in range(processes):
+            share = Share(number, processes, own)
+            start, many = share.rows(first, count)
+            assert many <= share.most(count)
+            local = np.arange(start, start + many)
+            rows = local * processes + number if own else local
+            joined[number * held : number * held + many] = rows
+            assert [first + share.offset(first, count, k) for k in range(many)] == rows.tolist()
+        index = Share(0, processes, own).places(first, count, held)
+        assert joined[index].tolist() == list(range(first, first + count))
+
+
+# Loaders with a state
+
+
+def test_a_loader_whose_batches_end_where_a_portion_does_goes_on(tmp_path):
+    batches = {"batch_size": 5, "init_batch_size": 5}
+    stream = lambda: nx.Stream(Loader(cycled()), batches=True)
+    read_on = lambda record: time.sleep(0.02) or record["step"] >= 15
+    run(stream(), checkpoint=tmp_path, callback=read_on, **batches)
+    same(run(stream(), checkpoint=tmp_path, resume=True, **batches), run(stream(), **batches))
+
+
+def test_a_checkpoint_does_not_wait_for_a_loader_that_waits(tmp_path):
+    waits = threading.Event()
+    come = threading.Event()
+
+    class Slow(Loader):
+        def __next__(self):
+            if self.at >= 60 and not come.is_set():
+                waits.set()
+                come.wait(60)
+            return super().__next__()
+
+    def ask():
+        waits.wait(60)
+        os.kill(os.getpid(), signal.SIGTERM)
+        seconds.append(-time.perf_counter())
+
+    seconds = []
+    asking = threading.Thread(target=ask)
+    asking.start()
+    stopped = run(nx.Stream(Slow(cycled()), batches=True), checkpoint=tmp_path)
+    seconds.append(time.perf_counter())
+    come.set()
+    asking.join()
+    assert stopped.status is nx.Status.INTERRUPTED
+    assert sum(seconds) < 20
+    assert 0 < stopped.carry.step < STEPS
+    resumed = run(nx.Stream(Loader(cycled()), batches=True), checkpoint=tmp_path, resume=True)
+    same(resumed, run(nx.Stream(Loader(cycled()), batches=True)))

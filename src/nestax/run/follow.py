@@ -25,6 +25,7 @@ from nestax.run.failure import last_finite, name_failure, without_trackers
 from nestax.run.prepare import Run
 from nestax.run.progress import ALOUD, COMPILING, is_wanted, progress_line
 from nestax.run.record import Record, asks_to_stop
+from nestax.streams.feed import StoppedWaiting
 
 
 class Rules(NamedTuple):
@@ -300,8 +301,9 @@ def _go_on(
                 why = Status.INTERRUPTED.value if hosts.any(asked()) else why
                 if why:
                     return Ended(at, book, Status.INTERRUPTED, why)
-    except KeyboardInterrupt:
-        if compiled.donates or hosts.many:
+    except KeyboardInterrupt as error:
+        alone = hosts.many and not isinstance(error, StoppedWaiting)
+        if compiled.donates or alone:
             raise  # what the chunk began with is gone, or other processes do not know
         book.cut(at.step)
         return Ended(at, book, Status.INTERRUPTED, Status.INTERRUPTED.value)

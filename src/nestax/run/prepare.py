@@ -20,7 +20,8 @@ from nestax.loop.step import Always, Lane, choose_columns
 from nestax.parts.estimator import AbstractEstimator
 from nestax.parts.step_rule import Method
 from nestax.steps.descent import step_of
-from nestax.streams.feed import Feed, courses_of, with_room
+from nestax.streams.feed import Feed, courses_of, streams_of, with_room
+from nestax.streams.shares import comparable, warn_if_equal
 from nestax.trees import on_device
 
 #: Steps are counted in 32 bits, for without x64 JAX has no longer ones.
@@ -96,7 +97,10 @@ def prepare(
     hosts = Hosts(spread and spread.mesh)
     if hosts.many:
         facts = (steps, samples, batch_size, init_batch_size, record_every, record, output, begin)
-        hosts.agree("data, settings or seeds", digest_of((problem, method, key, grid), facts))
+        streams = streams_of(problem)
+        arrays, about = comparable(problem, streams)
+        hosts.agree("data, settings or seeds", digest_of((arrays, method, key, grid), (facts, about)))
+        warn_if_equal(hosts, streams, [level.name for level in problem.levels])
     if spread is not None and not in_lanes:
         problem = shared_by(problem, spread)
     problem = method.estimator.view(problem)
@@ -117,11 +121,6 @@ def prepare(
     if output == "random":  # drawn first: the run simply stops there
         total = begin + int(np.random.default_rng([seed, 0x7A0]).integers(steps))
     fed = any(level.source is not None and level.source.fed for level in problem.levels)
-    if fed and hosts.many:
-        raise SettingError(
-            "a Stream cannot be read by several processes together, as each has a clock of its own: "
-            "use nx.Population for rows that devices share, or run every process by itself."
-        )
     courses = courses_of(problem, estimator, sizes, first_sizes) if fed else []
     problem = with_room(problem, courses) if fed else problem
     build, settings = grid or (None, ())
@@ -143,7 +142,7 @@ def prepare(
     )
     feed = None
     if fed:
-        feed = Feed(problem, courses, plan.ahead, stride, total)
+        feed = Feed(problem, courses, plan.ahead, stride, total, spread)
         problem = with_room(problem, courses, feed.steps)
     if build is None:
         build = Always(method.lifted(problem.alone(), first_sizes))  # which asks for shapes
@@ -167,7 +166,8 @@ def shared_by(problem: Problem, spread: Spread) -> Problem:
             f"the levels hold {there}, and no {asked} for devices to share: pass shard={there!r}."
         )
     problem = problem.spread_over(spread)
-    if problem.spread is None:
+    read_together = jax.process_count() > 1 and bool(streams_of(problem))
+    if problem.spread is None and not read_together:
         raise SettingError(
             "no level has rows that devices could share, as nx.Population has: leave mesh out, or "
             "run many settings by nx.sweep(mesh=...)."

@@ -18,8 +18,11 @@ import numpy as np
 from jaxtyping import PyTree
 
 from nestax.chain.problem import Problem
+from nestax.devices.hosts import Hosts
+from nestax.devices.spread import Spread
 from nestax.errors import ProblemError, SettingError
 from nestax.streams.readers import Reader
+from nestax.streams.shares import Share, Together
 from nestax.streams.stream import Stream
 
 #: Bytes of rows in one portion, of which there are two; the most steps that it serves; and the seconds
@@ -109,6 +112,10 @@ class Portion(NamedTuple):
     why: str | None
 
 
+class StoppedWaiting(KeyboardInterrupt):
+    """The run is asked to stop while it waits for rows, and all of its processes know."""
+
+
 class Ahead:
     """A portion that is being read in a thread of its own, which no end of the process waits for."""
 
@@ -127,16 +134,6 @@ class Ahead:
         except BaseException as error:  # raised where it is asked for
             self.error = error
 
-    def take(self, asked: Callable[[], bool]) -> Any:
-        """What was read; a KeyboardInterrupt if the run is asked to stop before it is there."""
-        while self.thread.is_alive():
-            self.thread.join(WAIT_SECONDS)
-            if self.thread.is_alive() and asked():
-                raise KeyboardInterrupt
-        if self.error is not None:
-            raise self.error
-        return self.out
-
 
 class Feed:
     """Hands the rows of the next steps to a run, and reads those after them meanwhile.
@@ -146,9 +143,23 @@ class Feed:
         courses: which rows its steps take.
         ahead, stride, last: for how many steps draws are made at once, steps between records, and the
             last step of the run.
+        spread: the devices of the run. Several processes read a share each, and whatever depends on a
+            clock, a signal or a reader is agreed on, a few numbers for a portion.
     """
 
-    def __init__(self, problem: Problem, courses: "list[Course]", ahead: int, stride: int, last: int):
+    def __init__(
+        self,
+        problem: Problem,
+        courses: "list[Course]",
+        ahead: int,
+        stride: int,
+        last: int,
+        spread: Spread | None = None,
+    ):
+        self.hosts = Hosts(spread and spread.mesh)
+        self.together = Together(spread) if spread is not None and self.hosts.many else None
+        number, processes = (jax.process_index(), jax.process_count()) if self.hosts.many else (0, 1)
+        self.shares = [Share(number, processes, course.reader.own) for course in courses]
         self.names = [level.name for level in problem.levels]
         self.streams = streams_of(problem)
         self.last = last
@@ -158,7 +169,10 @@ class Feed:
         # Two places that rows are read into by turns. While a portion is computed with, only the other
         # place is written to: a chunk is complete before the portion after it is asked for.
         self.spaces = [
-            [_space(self.streams[course.levels[0]], course.most(self.steps)) for course in self.courses]
+            [
+                _space(self.streams[course.levels[0]], share.most(course.most(self.steps)))
+                for course, share in zip(self.courses, self.shares, strict=True)
+            ]
             for _ in range(2)
         ]
         self.now: Portion | None = None
@@ -216,22 +230,39 @@ class Feed:
         self.ahead = None
         if ahead is None or ahead.first != step:
             if ahead is not None:
-                ahead.thread.join()
+                self._wait(ahead)
             ahead = Ahead(self._read, step, self._wanted(step))
-        self.now = self._handed(step, ahead.steps, ahead.take(self.asked))
+        self._wait(ahead)
+        if ahead.error is not None:
+            raise ahead.error
+        self.now = self._handed(step, ahead.steps, ahead.out)
         after = step + self.now.steps
         if self.now.why is None and after <= self.last:
             self.ahead = Ahead(self._read, after, self._wanted(after))
         return self.now
 
+    def _wait(self, ahead: Ahead) -> None:
+        """Until all processes have read; or until any is asked to stop, if that is before."""
+        waiting = True
+        while waiting:
+            ahead.thread.join(WAIT_SECONDS)
+            flags = [ahead.thread.is_alive(), self.asked()]
+            flags = self.hosts.told(np.asarray(flags, np.uint8))
+            waiting = bool(flags[:, 0].any())
+            if waiting and flags[:, 1].any():
+                raise StoppedWaiting
+
     def _read(self, first: int, steps: int) -> list[tuple[PyTree, int, str | None]]:
-        """The rows of a portion, in buffers of one shape. Runs in a thread: nothing of JAX in here."""
+        """The rows of a portion, or the share of this process in them, in buffers of one shape.
+
+        Runs in a thread: nothing of JAX in here.
+        """
         out = []
         begin = time.perf_counter()
         self.spaces.reverse()
-        for course, into in zip(self.courses, self.spaces[0], strict=True):
+        for course, share, into in zip(self.courses, self.shares, self.spaces[0], strict=True):
             count = course.total(first, first + steps - 1)
-            rows, why = course.reader.read(course.row(first), count, into)
+            rows, why = course.reader.read(*share.rows(course.row(first), count), into)
             out.append((into, len(jax.tree.leaves(rows)[0]), why))
         each = (time.perf_counter() - begin) / steps
         more = min(4 * self.next, self.steps, int(PORTION_SECONDS / max(each, 1e-9)))
@@ -243,22 +274,54 @@ class Feed:
         return 1 if first == 0 else max(1, min(self.next, self.last - first + 1))
 
     def _handed(self, first: int, steps: int, read: list[Any]) -> Portion:
+        self.next = int(self.hosts.least(self.next))
         why = None
         sources = {}
-        for course, (_, many, reason) in zip(self.courses, read, strict=True):
+        counts = [course.total(first, first + steps - 1) for course in self.courses]
+        for k, (course, count) in enumerate(zip(self.courses, counts, strict=True)):
+            many, reason = self._rows_of_all(k, course.row(first), count, *read[k][1:])
             fits = course.fitting(first, steps, many)
             if fits < steps:
                 steps = fits
-                why = f"{self._named(course)}: {reason}"
+                why = f"{self._named(course)}{reason}"
         if first == 0 and steps == 0:
             raise ProblemError(f"{why} That is not enough to begin with: use smaller batches.")
-        for course, (rows, _, _) in zip(self.courses, read, strict=True):
+        for k, (course, count) in enumerate(zip(self.courses, counts, strict=True)):
             # One array for all levels that share it. On a CPU it may be the very memory of the rows.
-            rows = jax.block_until_ready(jax.device_put(rows))
+            rows = self._on_devices(k, course.row(first), count, read[k][0])
             starts = course.starts(first, self.steps)
-            for k, begins in zip(course.levels, starts, strict=True):
-                sources[k] = self.streams[k].holding(rows, first, begins)
+            for level, begins in zip(course.levels, starts, strict=True):
+                sources[level] = self._holding(self.streams[level], rows, first, begins)
         return Portion(first, steps, sources, why)
+
+    def _rows_of_all(
+        self, number: int, row: int, count: int, many: int, why: str | None
+    ) -> tuple[int, str]:
+        """How many rows of a portion there are up to the first that a process lacks, and why it does."""
+        if self.together is None:
+            return many, f": {why}"
+        share = self.shares[number]
+        lacks = many < share.rows(row, count)[1]
+        least = self.hosts.told(np.asarray(share.offset(row, count, many) if lacks else count))[:, 0]
+        if least.min() == count:
+            return count, ""
+        process = int(least.argmin())
+        return int(least.min()), f" in process {process}: {self.hosts.all_sent(why)[process]}"
+
+    def _on_devices(self, number: int, row: int, count: int, own: PyTree) -> PyTree:
+        """The rows of a portion, those of all processes among them."""
+        if self.together is None:
+            return jax.block_until_ready(jax.device_put(own))
+        most = self.courses[number].most(self.steps)
+        index = np.zeros(most, np.int32)
+        held = len(jax.tree.leaves(own)[0])
+        index[:count] = self.shares[number].places(row, count, held)
+        return self.together.rows(own, index)
+
+    def _holding(self, stream: Stream, rows: PyTree, first: int, starts: np.ndarray) -> Stream:
+        if self.together is None:
+            return stream.holding(rows, first, starts)
+        return stream.holding_placed(rows, self.together.placed(first), self.together.placed(starts))
 
     def _named(self, course: Course) -> str:
         names = " and ".join(repr(self.names[k]) for k in course.levels)
@@ -267,14 +330,31 @@ class Feed:
     # What a checkpoint holds
 
     def place(self, step: int) -> list[dict[str, Any]]:
-        return [course.reader.place(course.row(step + 1)) for course in self.courses]
+        """Where every stream is after ``step``; with the places of the iterators of all processes."""
+        places = []
+        for course, share in zip(self.courses, self.shares, strict=True):
+            row = course.row(step + 1)
+            if not share.own or not self.hosts.many:
+                places.append(course.reader.place(row))
+                continue
+            own = course.reader.place(share.rows(row, 0)[0])
+            places.append({"row": row, "each": self.hosts.all_sent(own)})
+        return places
 
     def go_to(self, step: int, places: Any) -> None:
         """Takes every stream to its place after ``step``; a ValueError if that is not its place."""
-        for course, place in zip(self.courses, places, strict=True):
-            if place["row"] != course.row(step + 1) or not 0 <= place.get("item", 0) <= place["row"]:
+        here = []
+        for course, share, place in zip(self.courses, self.shares, places, strict=True):
+            row = course.row(step + 1)
+            if place["row"] != row:
                 raise ValueError
-        for course, place in zip(self.courses, places, strict=True):
+            if share.own and self.hosts.many:
+                place = place["each"][share.number]
+                row = share.rows(row, 0)[0]
+            if place["row"] != row or not 0 <= place.get("item", 0) <= row:
+                raise ValueError
+            here.append(place)
+        for course, place in zip(self.courses, here, strict=True):
             course.reader.go_to(place)
 
 

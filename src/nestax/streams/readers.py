@@ -39,11 +39,13 @@ class Reader:
     one: the structure, shapes and dtypes of one row.
     size: how many rows there are; None for an iterator.
     about: a few words that other rows would not have.
+    own: whether each of several processes has rows of its own, and does not read those of all.
     """
 
     one: PyTree
     size: int | None = None
     about: str = ""
+    own: bool = False
 
     def read(self, start: int, count: int, into: PyTree = None) -> Read:
         """Rows start, …, start + count − 1, finite and all alike; or fewer, and why.
@@ -271,15 +273,20 @@ class Items(Reader):
     state; any other is read from its beginning again.
     """
 
+    own = True
+
     def __init__(self, items: Any, batches: bool):
         self.items: Iterator[Any] = iter(items)
         self.batches = batches
         self.lock = threading.Lock()
+        # What is kept is looked at also while the iterator lets a reader wait for its next item.
+        self.keeping = threading.Lock()
         self.has_state = hasattr(self.items, "get_state") and hasattr(self.items, "set_state")
         self.kept: deque[Item] = deque()
         self.first = self.end = self.asked = 0
         self.why: str | None = None
         self.one = None
+        self.state: Any = None  # of the iterator after the last item
         self._pull()
         if not self.kept:
             raise ProblemError(self.why or "data is empty: it needs at least one row.")
@@ -297,7 +304,7 @@ class Items(Reader):
                 )
             before = self.asked
             self.asked = start
-            self._forget(start if start >= self.end else before)
+            self._forget(start if start > self.end else before)
             while self.end < start + count and self.why is None:
                 self._pull()
                 if self.end <= start:  # on the way to where a run was
@@ -313,15 +320,21 @@ class Items(Reader):
 
     def _forget(self, row: int) -> None:
         """Lets everything before a row go."""
-        while self.kept and self.kept[0].end <= row:
-            self.kept.popleft()
-        self.first = self.kept[0].first if self.kept else self.end
+        with self.keeping:
+            while self.kept and self.kept[0].end <= row:
+                self.kept.popleft()
+            self.first = self.kept[0].first if self.kept else self.end
+
+    def _state_now(self) -> Any:
+        return self.items.get_state() if self.has_state else None  # pyright: ignore[reportAttributeAccessIssue]
 
     def _pull(self) -> None:
         """One item more, or the reason why there is none."""
         try:
-            state = self.items.get_state() if self.has_state else None  # pyright: ignore[reportAttributeAccessIssue]
+            if self.state is None:
+                self.state = self._state_now()
             item = next(self.items)
+            state = self._state_now()
         except StopIteration:
             self.why = f"the iterator ended after {self.end:,} rows."
             return
@@ -336,8 +349,10 @@ class Items(Reader):
             self.why = f"the iterator gave at row {self.end:,} what is no row: {words(error)}."
             return
         end = self.end + len(jax.tree.leaves(rows)[0])
-        self.kept.append(Item(self.end, end, rows, state))
-        self.end = end
+        with self.keeping:
+            self.kept.append(Item(self.end, end, rows, self.state))
+            self.end = end
+            self.state = state
 
     def _as_rows(self, item: Any) -> PyTree:
         """An item as rows with a leading axis, compared with the first one."""
@@ -365,9 +380,9 @@ class Items(Reader):
     def place(self, row: int) -> dict[str, Any]:
         if not self.has_state:
             return {"row": row}
-        with self.lock:
+        with self.keeping:
             there = (item for item in self.kept if item.end > row)
-            item = next(there, None) or Item(self.end, self.end, None, self.items.get_state())  # pyright: ignore[reportAttributeAccessIssue]
+            item = next(there, None) or Item(self.end, self.end, None, self.state)
         state = _as_json(item.state)
         return {"row": row} if state is None else {"row": row, "item": item.first, "state": state}
 
@@ -379,6 +394,7 @@ class Items(Reader):
                 state = place["state"]
                 state = bytes.fromhex(state["bytes"]) if "bytes" in state else state["json"]
                 self.items.set_state(state)  # pyright: ignore[reportAttributeAccessIssue]
+                self.state = state
             except Exception as error:
                 what = f"{type(error).__name__}: {words(error)}"
                 raise ProblemError(f"the iterator refused the state of the run: {what}.") from None

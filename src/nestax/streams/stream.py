@@ -78,6 +78,13 @@ class Stream(AbstractSource):
             jnp.asarray(first, jnp.int32),
             jnp.asarray(starts, jnp.int32),
         )
+        return self._with(new)
+
+    def holding_placed(self, rows: PyTree, first: Array, starts: Array) -> "Stream":
+        """The same with what lies where it belongs."""
+        return self._with((rows, first, starts))
+
+    def _with(self, new: tuple[PyTree, Array, Array]) -> "Stream":
         return eqx.tree_at(lambda s: (s.rows, s.first, s.starts), self, new)
 
     def some(self, count: int) -> Batch:

@@ -87,6 +87,11 @@ def evaluate(
     if problem.endless:
         return _nested(problem, w, confidence, draws, seed)
     spread = spread_over(mesh, shard, ("rows", "blocks")) or problem.spread
+    if spread is not None and streams_of(problem) and jax.process_count() > 1:
+        raise ProblemError(
+            "nx.evaluate does not read a Stream in several processes together: leave mesh out, and let "
+            "one of them evaluate it."
+        )
     if spread is not None:
         problem = at_place(shared_by(problem, spread), spread.everywhere)
         w = at_place(w, spread.everywhere)

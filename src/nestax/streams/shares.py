@@ -1,0 +1,129 @@
+"""Rows that several processes read together: which of them each one reads, and how all get all of them.
+
+Of arrays and files, which every process can read whole, each reads some rows in a row of a portion. An
+iterator is one for every process, over its own rows: row r of the stream is row r div P of process
+r mod P, so that ``dataset[process::processes]`` gives the rows of ``dataset`` in their order. Either way
+the rows of a stream do not depend on the number of processes. No mathematics.
+"""
+
+import functools
+import hashlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jaxtyping import PyTree
+
+from nestax.devices.hosts import Hosts
+from nestax.devices.spread import Spread, at_place
+from nestax.errors import warn
+from nestax.streams.stream import Stream
+
+
+class Share(NamedTuple):
+    """What one of several processes reads of a stream.
+
+    own: whether it has rows of its own, of which it reads all.
+    """
+
+    number: int
+    processes: int
+    own: bool
+
+    def rows(self, first: int, count: int) -> tuple[int, int]:
+        """Of the rows from ``first`` on: the first that it reads, by its own numbers, and how many."""
+        if self.own:
+            behind = (self.number - first) % self.processes
+            return (first + behind) // self.processes, max(0, -(-(count - behind) // self.processes))
+        each = self.most(count)
+        begin = min(self.number * each, count)
+        return first + begin, min(each, count - begin)
+
+    def offset(self, first: int, count: int, k: int) -> int:
+        """Where the k-th row that it reads lies among all of them."""
+        if self.own:
+            return (self.number - first) % self.processes + k * self.processes
+        return self.number * self.most(count) + k
+
+    def most(self, count: int) -> int:
+        """The most rows that a process reads of so many."""
+        return -(-count // self.processes)
+
+    def places(self, first: int, count: int, held: int) -> np.ndarray:
+        """Where every row lies if the rows of all processes, with room for ``held`` each, are joined."""
+        row = np.arange(count)
+        if self.own:
+            return (first + row) % self.processes * held + row // self.processes
+        each = max(self.most(count), 1)
+        return row // each * held + row % each
+
+
+class Together:
+    """Hands rows of which every process has read its share to the devices of all."""
+
+    def __init__(self, spread: Spread):
+        firsts: dict[int, Any] = {}
+        for device in spread.mesh.devices.flat:
+            firsts.setdefault(device.process_index, device)
+        line = np.asarray([firsts[k] for k in sorted(firsts)])
+        self.mesh = Mesh(line, ("process",), axis_types=(AxisType.Auto,))
+        self.everywhere = spread.everywhere
+        self.here = spread.mesh.local_devices
+
+    def rows(self, own: PyTree, index: np.ndarray) -> PyTree:
+        """Row k of the outcome is row ``index[k]`` of those of all processes, one after the other."""
+        split = NamedSharding(self.mesh, PartitionSpec("process"))
+        parts = jax.tree.map(lambda x: jax.make_array_from_process_local_data(split, x), own)
+        index = at_place(index, NamedSharding(self.mesh, PartitionSpec()))
+        return jax.tree.map(self._everywhere, jax.block_until_ready(_joined(self.mesh)(parts, index)))
+
+    def placed(self, x: Any) -> Any:
+        """A number or an array that is the same in all processes."""
+        return at_place(np.asarray(x, np.int32), self.everywhere)
+
+    def _everywhere(self, x: jax.Array) -> jax.Array:
+        """From one device of every process to all of them."""
+        own = x.addressable_shards[0].data
+        copies = [jax.device_put(own, device) for device in self.here]
+        return jax.make_array_from_single_device_arrays(x.shape, self.everywhere, copies)
+
+
+@functools.lru_cache(maxsize=8)
+def _joined(mesh: Mesh) -> Callable[..., PyTree]:
+    def join(parts: PyTree, index: jax.Array) -> PyTree:
+        # Gathered and not summed over masks, for −0.0 + 0.0 is 0.0.
+        whole = lambda x: jax.lax.all_gather(x, "process", tiled=True)
+        return jax.tree.map(lambda x: jnp.take(whole(x), index, axis=0), parts)
+
+    specs = (PartitionSpec("process"), PartitionSpec())
+    mapped = jax.shard_map(join, mesh=mesh, in_specs=specs, out_specs=PartitionSpec(), check_vma=False)
+    return jax.jit(mapped)
+
+
+def comparable(problem: Any, streams: dict[int, Stream]) -> tuple[Any, list[str]]:
+    """What all processes must have been given alike: a tree of arrays, and facts about its streams.
+
+    The rows of iterators are those of one process.
+    """
+    leaves = jax.tree.leaves(problem, is_leaf=lambda x: isinstance(x, Stream))
+    readers = [stream.reader for stream in streams.values()]
+    return [x for x in leaves if not isinstance(x, Stream)], [
+        str(reader.one) if reader.own else reader.about for reader in readers
+    ]
+
+
+def warn_if_equal(hosts: Hosts, streams: dict[int, Stream], names: list[str]) -> None:
+    """Warns of iterators that give every process the same rows, which a step then sees repeatedly."""
+    own = {id(stream.reader): k for k, stream in streams.items() if stream.reader.own}
+    for k in own.values():
+        digest = hashlib.sha256(streams[k].reader.about.encode()).digest()
+        each = hosts.told(np.frombuffer(digest[:8], np.uint64))
+        if hosts.first and len(np.unique(each)) < len(each):
+            warn(
+                f"level {names[k]!r}: iterators of two processes begin with the same rows, and a step "
+                "would see them more than once: give every process its share, such as "
+                "dataset[jax.process_index()::jax.process_count()]."
+            )
