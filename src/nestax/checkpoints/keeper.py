@@ -268,10 +268,7 @@ class Keeper:
             )
             if fits and self.compiled.feed is not None:
                 self.compiled.feed.go_to(step, about["stream"])
-        except (
-            ProblemError,
-            SettingError,
-        ):  # what a stream says of its place, and Orbax that is missing
+        except (ProblemError, SettingError):  # of a stream's place, or of Orbax that is missing
             raise
         except (KeyError, IndexError, TypeError, ValueError, AttributeError):
             fits = False

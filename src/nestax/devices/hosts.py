@@ -53,8 +53,9 @@ class Hosts:
             return own[None]
         from jax.experimental.multihost_utils import process_allgather
 
-        # As bytes, for JAX may know of 32 bits only.
-        every = np.asarray(process_allgather(own.view(np.uint8)))
+        with self.together():  # also before a run begins
+            # As bytes, for JAX may know of 32 bits only.
+            every = np.asarray(process_allgather(own.view(np.uint8)))
         return np.ascontiguousarray(every).view(own.dtype)
 
     def least(self, number: float) -> float:
@@ -126,7 +127,8 @@ class Hosts:
         try:
             yield
         except Exception as error:
-            if not self.many or isinstance(error, SettingError) or not GONE.search(str(error)):
+            lost = isinstance(error, ProcessLostError) or GONE.search(str(error))
+            if not self.many or isinstance(error, SettingError) or not lost:
                 raise
             raise ProcessLostError(
                 f"another process of this run has ended, and this one ends with it{where()}."
