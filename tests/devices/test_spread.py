@@ -1,7 +1,5 @@
 """Sums and rows that devices share, and what is refused. Here on one device, as tests have it."""
 
-from types import SimpleNamespace
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +11,6 @@ import nestax as nx
 from nestax.devices.hosts import Hosts, digest_of
 from nestax.devices.spread import Spread, at_place, found_on, line_of, spread_over
 from nestax.errors import SettingError
-from nestax.run import prepare
 
 ROWS = np.random.default_rng(0).normal(size=(96, 3))
 
@@ -171,16 +168,6 @@ def test_only_a_leading_axis_counts_as_spread(spread):
     columns = jax.device_put(np.ones((2, 4)), NamedSharding(spread.mesh, PartitionSpec(None, "rows")))
     assert found_on(columns) is None
     assert found_on(np.ones(3)) is None
-
-
-def test_a_stream_is_refused_where_processes_run_together(monkeypatch):
-    """Each would cut it into portions by its own clock, and wait for the others for ever."""
-    several = SimpleNamespace(many=True, agree=lambda *_: None)
-    monkeypatch.setattr(prepare, "Hosts", lambda mesh: several)
-    stream = nx.Stream(ROWS)
-    fed = nx.Problem([nx.Level(lambda w, row: jnp.sum((row - w) ** 2), data=stream)], w0=jnp.zeros(3))
-    with pytest.raises(SettingError, match="a Stream cannot be read by several processes"):
-        nx.minimize(fed, nx.Plain(), optax.sgd(0.1), steps=3)
 
 
 def test_a_checkpoint_of_another_mesh_is_refused(problem, tmp_path):
