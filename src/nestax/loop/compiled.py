@@ -174,7 +174,7 @@ class Compiled:
         return copies == 1 or 2 * size > free
 
     def start(self) -> At:
-        packed = _program(loop.start, self.structure, places=self.places)(self._leaves(0))
+        packed = _program(loop.start, self.structure, False, self.places)(self._leaves(0))
         return At(self.packing.unpack(jax.block_until_ready(packed)), 0)
 
     def observe(self, at: At) -> tuple[At, dict[str, Any]]:
