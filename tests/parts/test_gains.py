@@ -1,10 +1,12 @@
 """Gains of least expected squared error, against the equations that they solve."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from tests.support.compare import assert_same
+from tests.support.filtering import SEQUENCES, assert_follows
 
 from nestax.parts.gains import (
     CORRELATED,
@@ -17,6 +19,8 @@ from nestax.parts.gains import (
     squared_error,
 )
 from nestax.parts.gains import gains as both_gains
+
+FIELDS = ("error", "spread", "change", "joint", "drift", "gain")
 
 
 def facts(P, R, Q, C, s2, dtype=float) -> Facts:
@@ -144,6 +148,106 @@ def test_all_facts_zero_is_what_was_seen():
     assert k2 == 0
 
 
+# The laws as data, which the copy for PyTorch follows too
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", SEQUENCES)
+def test_a_sequence_written_out(name, dtype):
+    new, old = (jnp.asarray(x, dtype) for x in SEQUENCES[name])
+
+    def step(carry, batch):
+        tracked, belief = carry
+        count, new, old = batch
+        tracked, belief = follow([new], [old], tracked, belief, count, jnp.ones((), dtype))
+        return (tracked, belief), (tracked[0], belief)
+
+    start = [new[0].mean(0)], first_belief([new[0]])
+    batches = (jnp.arange(1, len(new)), new[1:], old[1:])
+    theta, beliefs = jax.device_get(jax.lax.scan(step, start, batches)[1])
+    fields = np.stack([getattr(beliefs, name)[:, 0] for name in FIELDS], axis=1)
+    first = np.concatenate([getattr(start[1], name) for name in FIELDS])
+    found = [(start[0][0], first), *zip(theta, fields, strict=True)]
+    assert_follows(name, found, single=dtype == "float32")
+
+
+# No state is for ever
+
+
+@pytest.mark.parametrize("kind", ["constant", "one-sided", "with outliers", "zeros", "two values"])
+@pytest.mark.parametrize("seed", range(5))
+def test_no_tracker_rests_at_an_error_of_zero_while_draws_move(kind, seed):
+    """Whatever the first batches are: once draws have differed, an error is believed and gains act."""
+    rng = np.random.default_rng(seed)
+    draws = rng.exponential(10.0 ** rng.uniform(-3, 3), size=(400, 4, 1)) + 10 * rng.normal()
+    first = rng.integers(1, 30)
+    draws[:first] = {
+        "constant": rng.normal(),
+        "one-sided": np.abs(draws[:first]) * [[[1], [1], [0], [0]]],
+        "with outliers": draws[:first] * 10.0 ** rng.integers(0, 9, size=(first, 4, 1)),
+        "zeros": 0.0,
+        "two values": rng.integers(0, 2, size=(first, 4, 1)),
+    }[kind]
+    draws = jnp.asarray(draws, jnp.float32)
+    tracked, belief = [draws[0].mean(0)], first_belief([draws[0]])
+    step = jax.jit(lambda *now: follow(now[0], now[0], now[1], now[2], now[3], jnp.asarray(0.1)))
+    for t, now in enumerate(draws[1:], 1):
+        tracked, belief = step([now], tracked, belief, jnp.asarray(t))
+        if t > first:
+            assert belief.error > 0
+            assert belief.gain > 0 or t <= first + 1
+    # Batches that were alike count at most like all others, and those with outliers less.
+    means = [np.mean(part, dtype=float) for part in (draws[first:], draws)]
+    off = abs(float(tracked[0][0]) - np.clip(float(tracked[0][0]), min(means), max(means)))
+    assert off < 5 * float(belief.error[0]) + 1e-5 * abs(means[0])
+
+
+def test_a_jacobian_that_begins_at_zero_revives():
+    """A unit that is asleep in the first batches: its derivative is exactly zero, in all draws."""
+    rng = np.random.default_rng(0)
+    asleep = np.zeros((20, 4, 3))
+    awake = 1 + rng.normal(size=(200, 4, 3))
+    tracked, belief = [jnp.zeros(3)], first_belief([jnp.asarray(asleep[0])])
+    for t, now in enumerate(np.concatenate([asleep, awake])[1:], 1):
+        tracked, belief = follow([now], [now], tracked, belief, jnp.asarray(t), jnp.asarray(0.1))
+    assert np.abs(tracked[0] - 200 / 220).max() < 0.2
+
+
+def test_the_believed_error_is_at_most_that_of_a_batch():
+    """Which no memory at all would have; also where gains were cut, and P was larger before."""
+    rng = np.random.default_rng(1)
+    P, R, Q, s2 = 10.0 ** rng.uniform(-4, 4, size=(4, 100_000))
+    some = facts(P, R, Q, rng.uniform(-0.999, 0.999, len(P)) * np.sqrt(R * Q), s2)
+    error = squared_error(*both_gains(some), some)
+    assert (error <= some.R * (1 + 1e-9)).all()
+    assert (error >= 0).all()
+
+
+def test_the_believed_error_is_at_least_what_so_many_batches_can_know():
+    """One that believed itself for nothing, at a batch out of all proportion: R/(n+1) all the same."""
+    noise, _ = random_groups()
+    rests = {"change": 0.0, "joint": 0.0, "drift": 0.0}
+    _, belief = after(a_belief(error=1e-9, spread=1e-9, **rests), 9, 0.0, groups=(noise, noise))
+    assert_same(belief.error, belief.spread / 10)
+
+
+def test_a_wild_draw_is_not_believed_and_does_not_stop_the_memory():
+    """10⁶ among numbers of size one leaves the mean as it is, and what follows counts as before."""
+    rng = np.random.default_rng(0)
+    draws = rng.normal(size=(3000, 4, 1)).astype(np.float32)
+    draws[1000, 0] = 1e6
+
+    def step(carry, batch):
+        tracked, belief = carry
+        tracked, belief = follow([batch[1]], [batch[1]], tracked, belief, batch[0], jnp.float32(0.1))
+        return (tracked, belief), (tracked[0], belief.gain)
+
+    start = [jnp.asarray(draws[0].mean(0))], first_belief([jnp.asarray(draws[0])])
+    tracked, gain = jax.lax.scan(step, start, (jnp.arange(1, 3000), jnp.asarray(draws[1:])))[1]
+    assert np.abs(tracked[995:]).max() < 0.1
+    assert gain[-1] > 1e-4
+
+
 # Following an array
 
 
@@ -154,9 +258,17 @@ def random_groups(groups=6, shape=(3, 2), seed=0):
 
 
 def a_belief(**changes) -> Belief:
+    """From variances, of which a belief keeps the roots."""
     told = {"error": 0.3, "spread": 0.5, "change": 0.2, "joint": 0.1, "drift": 0.4, "gain": 0.6}
     told |= changes
-    return Belief(**{name: jnp.asarray([x]) for name, x in told.items()})
+    root = lambda name, x: x if name == "gain" else np.sign(x) * np.sqrt(abs(x))
+    return Belief(**{name: jnp.asarray([root(name, x)]) for name, x in told.items()})
+
+
+def squared(belief) -> Belief:
+    """The variances of a belief."""
+    square = lambda x: x * jnp.abs(x)
+    return eqx.tree_at(lambda b: b.gain, jax.tree.map(square, belief), belief.gain)
 
 
 def after(belief, count=10, length=0.5, unseen=1.0, groups=None):
@@ -171,7 +283,7 @@ def after(belief, count=10, length=0.5, unseen=1.0, groups=None):
         jnp.asarray(length),
         unseen,
     )
-    return found[0], belief
+    return found[0], squared(belief)
 
 
 def covariance_of_means(a, b):
@@ -182,7 +294,7 @@ def covariance_of_means(a, b):
 
 def test_what_a_first_batch_says():
     new, _ = random_groups()
-    belief = first_belief([jnp.asarray(new), jnp.asarray(2 * new)])
+    belief = squared(first_belief([jnp.asarray(new), jnp.asarray(2 * new)]))
     spread = covariance_of_means(new, new)
     assert_same(belief.error, [spread, 4 * spread])
     assert_same(belief.spread, belief.error)
@@ -191,7 +303,7 @@ def test_what_a_first_batch_says():
 
 def test_a_single_draw_may_be_off_by_as_much_as_it_is():
     belief = first_belief([jnp.asarray([[3.0, 4.0]])])
-    assert_same(belief.error, [25.0])
+    assert_same(belief.error, [5.0])
 
 
 def test_spreads_are_those_of_the_means_of_groups():
@@ -222,7 +334,7 @@ def test_where_weights_rest_nothing_is_learned_about_movement():
     before = a_belief()
     _, belief = after(before, length=0.0, groups=(new, new))
     for name in ("change", "joint", "drift"):
-        assert_same(getattr(belief, name), getattr(before, name))
+        assert_same(getattr(belief, name), getattr(squared(before), name))
     P = 0.3
     assert_same(belief.gain, P / (P + belief.spread))
 
@@ -238,7 +350,7 @@ def test_a_missed_movement_counts_as_often_as_it_will_be_missed(gain, times):
     now = Facts(jnp.asarray([0.3]), told["spread"], told["change"] * length**2, joint, s2)
     k1, k2 = both_gains(now)
     assert_same(belief.gain, k1)
-    assert_same(belief.error, jnp.clip(squared_error(k1, k2, now), 0, told["spread"]))
+    assert_same(belief.error, jnp.maximum(squared_error(k1, k2, now), told["spread"] / 11))
 
 
 def test_an_array_of_a_longer_step_moves_farther():

@@ -175,7 +175,7 @@ def test_where_nothing_moves_gains_give_the_running_mean():
         seen, state = nx.track(jnp.asarray(g), state, gain="auto", previous=jnp.asarray(g))
     assert_same(seen, drawn.mean(), 0.02)
     assert (
-        0.5 < state.belief.error[0] / (drawn.var() / drawn.size) < 2
+        0.5 < state.belief.error[0] ** 2 / (drawn.var() / drawn.size) < 2
     )  # the first four draws count most
 
 

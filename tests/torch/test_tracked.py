@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 from tests.support.compare import assert_same
+from tests.support.filtering import SEQUENCES, assert_follows
 from tests.support.tracked import BETA, KINDS, ROWS, STEPS, TOLERANCE, expected_of, steps_of
 
 torch = pytest.importorskip("torch")
@@ -53,7 +54,23 @@ def test_fifty_steps(name, dtype):
         assert_same(tracked.belief, belief_of(expected.state), TOLERANCE[dtype])
 
 
-@pytest.mark.parametrize("name", ["SPREAD_RATE", "RATE", "LONGEST", "CORRELATED"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", SEQUENCES)
+def test_the_sequences_of_the_gains(name, dtype):
+    """The laws that ``nestax.parts.gains`` follows, as two rows of a table at once."""
+    new, old = (torch.tensor(np.stack([x, x], 1), dtype=dtype) for x in SEQUENCES[name])
+    tracked, belief = new[0].mean(1), gains.first_belief(new[0])
+    found = [(tracked, belief)]
+    for t in range(1, len(new)):
+        count = torch.full((2,), t)
+        tracked, belief = gains.follow(new[t], old[t], tracked, belief, count)
+        found.append((tracked, belief))
+    for row in range(2):
+        numbers = [(theta[row].numpy(), told[row].numpy()) for theta, told in found]
+        assert_follows(name, numbers, single=dtype == torch.float32)
+
+
+@pytest.mark.parametrize("name", ["SPREAD_RATE", "RATE", "LONGEST", "CORRELATED", "PROPORTION"])
 def test_constants_that_count_only_in_longer_runs(name):
     assert getattr(gains, name) == getattr(gains_of_jax, name)
 

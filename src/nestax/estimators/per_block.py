@@ -118,13 +118,15 @@ class PerBlock(AbstractEstimator):
         return row if self.store is None else trees.cast(row, jax.tree.leaves(w)[0].dtype)
 
     def believed(self, problem: Problem, state: PyTree) -> dict[str, Array]:
-        """Root mean squares over the blocks; what they make of the gradient is left out."""
+        """Root mean squares over the blocks with an error bar; the gradient's is left out."""
 
-        def squares(block: Problem, row: PyTree) -> dict[str, Array]:
-            own = self.estimator.believed(block, self._loaded(row, problem.w0))
-            return {name: x**2 for name, x in own.items() if x.ndim}
+        def squares(block: Problem, row: PyTree) -> dict[str, tuple[Array, Array]]:
+            bars = self.estimator.believed(block, self._loaded(row, problem.w0))
+            known = {name: jnp.isfinite(x).astype(x.dtype) for name, x in bars.items() if x.ndim}
+            return {name: (jnp.nan_to_num(bars[name]) ** 2, share) for name, share in known.items()}
 
-        return jax.tree.map(jnp.sqrt, problem.mean_over_blocks(squares, state))
+        means = problem.mean_over_blocks(squares, state)
+        return {name: jnp.sqrt(square / share) for name, (square, share) in means.items()}
 
     def trackers(self, state: PyTree) -> Trackers:
         """Along a leading axis, that of the blocks."""

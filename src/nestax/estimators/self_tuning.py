@@ -12,14 +12,13 @@ u_t^i       value[i]         running value of level i, estimates f_i(u_t^{i-1})
 v_t^i       jac[i]           running Jacobian of level i, where it is remembered
 y, d        new, new − old   mean over the draws at the new point, and of its difference to the old one
 k_1, k_2    gain             see nestax.parts.gains
-P           believed.error   the expected squared error of each tracked array
+√P          believed.error   the expected error of each tracked array
 """
 
 from typing import ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
-import optax
 from jaxtyping import Array, PyTree
 
 from nestax.chain.jacobian import Jacobian, pull_through
@@ -28,7 +27,7 @@ from nestax.chain.problem import Problem
 from nestax.parts.error_bars import error_bars
 from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
 from nestax.parts.gains import Belief
-from nestax.parts.remembering import Before, Seen, look, no_longer
+from nestax.parts.remembering import Before, Seen, look, no_longer, norm
 from nestax.parts.settings import choice
 
 #: Larger Jacobians, such as those of networks, are not remembered unless asked for.
@@ -39,6 +38,7 @@ class SelfTuningState(eqx.Module):
     """Trackers of every level with what is believed of them; None for what is exact or not tracked.
 
     usual: root mean square of the length of plain gradients.
+    first: how many draws every level had at the start, where batches may be larger.
     """
 
     w: PyTree
@@ -46,6 +46,7 @@ class SelfTuningState(eqx.Module):
     jac: tuple[Jacobian | None, ...]
     believed: tuple[Belief | None, ...]
     usual: Array
+    first: Array
     count: Array
 
 
@@ -101,12 +102,16 @@ class SelfTuning(AbstractEstimator):
         seen: list[Seen] = []
         plain: list[Map] = []
         new = mean = w
+        sizes = [1 if batch["value"] is None else batch["value"].size for batch in batches]
+        first = jnp.asarray(sizes, jnp.int32) if state is None else state.first
         count = jnp.zeros((), jnp.int32) if state is None else state.count + 1
         for i, (level, batch) in enumerate(zip(problem.levels, batches, strict=True)):
             before = None
             if state is not None:
                 old = state.value[i - 1] if i else state.w
-                before = Before(old, (state.value[i], state.jac[i]), state.believed[i], count)
+                tracked = state.value[i], state.jac[i]
+                batches = count - 1 + first[i].astype(state.usual.dtype) / sizes[i]
+                before = Before(old, tracked, state.believed[i], count, batches)
             here = look(level, new, batch["value"], before, self._remembers(level))
             pulled = here.mean, here.plain
             if i and state is not None:
@@ -118,12 +123,12 @@ class SelfTuning(AbstractEstimator):
             new = value[-1]
         grad = pull_through([one.pull for one in seen], value[-1])
         if state is None:
-            usual = optax.tree.norm(grad)
+            usual = norm(grad)
         else:
-            grad, usual = no_longer(grad, optax.tree.norm(pull_through(plain, mean)), state.usual, count)
+            grad, usual = no_longer(grad, norm(pull_through(plain, mean)), state.usual, count)
         jac = tuple(one.jac for one in seen)
         believed = tuple(one.belief for one in seen)
-        state = SelfTuningState(w, tuple(value), jac, believed, usual, count)
+        state = SelfTuningState(w, tuple(value), jac, believed, usual, first, count)
         return Estimate(value[-1], grad, {}), state
 
     def _remembers(self, level: Level) -> bool:
@@ -131,7 +136,7 @@ class SelfTuning(AbstractEstimator):
         return self.derivatives == "tracked" or (self.derivatives == "auto" and small)
 
     def believed(self, problem: Problem, state: SelfTuningState):
-        return error_bars(problem, state.w, state.value, state.jac, state.believed)
+        return error_bars(problem, state.w, state.value, state.jac, state.believed, state.first)
 
     def trackers(self, state: SelfTuningState):
         pairs = zip(state.jac, state.believed, strict=True)

@@ -12,7 +12,7 @@ the expected squared error so far, the gains of least expected squared error sol
     [ P + s² + R   s² + C ] [k₁]   [P + s²]
     [ s² + C       s² + Q ] [k₂] = [s²    ]
 
-which is a Kalman filter with one gain for a whole array. Three things make it fit for a run:
+which is a Kalman filter with one gain for a whole array. Five things make it fit for a run:
 
 * Q and s² belong to a length of the step, C to its root: they are remembered per squared length (per
   length), so that a longer step, or a longer time between two visits of a block, counts at once.
@@ -20,10 +20,15 @@ which is a Kalman filter with one gain for a whole array. Three things make it f
   1/k₁ times. Without it the filter believes itself where the weights follow its errors.
 * What tells about movement, Q and s², rises at once and falls slowly: most batches do not hold the rare
   rows that change most.
+* n batches cannot know a mean better than R/n, so that P is no less. Without it a filter whose first
+  batches happen to be alike, as where a rare row is missing, believes itself for ever. A batch that
+  raises R out of all proportion is the exception: one wild draw is no reason to believe it.
+* Beliefs are kept as roots, in the unit of what is tracked, and batches are looked at in a unit of their
+  own: squares of 10⁻³⁰ or 10³⁰ are beyond single precision, and such values are not.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -39,6 +44,8 @@ RATE = 0.02
 LONGEST = 1000
 #: How much of the bound on a covariance is believed.
 CORRELATED = 0.999
+#: How many times its size √R may grow at a batch that is believed like the others.
+PROPORTION = 3
 #: Arrays of at most so many entries are worked on side by side, which takes fewer operations.
 SMALL = 2**12
 
@@ -46,11 +53,11 @@ SMALL = 2**12
 class Belief(eqx.Module):
     """What is believed of a list of tracked arrays, one number for each.
 
-    error: P, the expected squared error of the tracked array; its root is an error bar.
-    spread: R, of the mean of a batch: what an estimate without memory would have.
-    change: Q over the squared length of a step, of the difference of a batch between two points.
-    joint: C over the length of a step, of the two together.
-    drift: s² over the squared length of a step.
+    error: √P, the expected error of the tracked array.
+    spread: √R, of the mean of a batch: what an estimate without memory would have.
+    change: √Q over the length of a step, of the difference of a batch between two points.
+    joint: √|C| over the root of the length of a step, of the two together, with the sign of C.
+    drift: s over the length of a step.
     gain: k₁ of the last step.
     """
 
@@ -78,19 +85,19 @@ def gains(facts: Facts) -> tuple[Array, Array]:
     Outside it noise that is nearly collinear would be magnified: gains of 10⁴ are no better than their
     covariance is known.
     """
-    total = facts.P + facts.R + facts.Q + facts.s2
+    total = _or_one(facts.P + facts.R + facts.Q + facts.s2)
     # Gains have no unit; as they are, products of small variances could underflow.
-    P, R, Q, C, s2 = (x / jnp.where(total > 0, total, 1) for x in facts)
+    P, R, Q, C, s2 = (x / total for x in facts)
     det = s2 * (P + R + Q - 2 * C) + (P + R) * Q - C * C
     solvable = det > jnp.finfo(det.dtype).eps * (P + s2 + R) * (s2 + Q)
     det = jnp.where(solvable, det, 1)
     # Nothing moves, or nothing is uncertain: a running mean, or what was seen.
     known = P + s2 + R
-    alone = jnp.where(known > 0, (P + s2) / jnp.where(known > 0, known, 1), 1)
+    alone = jnp.where(known > 0, (P + s2) / _or_one(known), 1)
     k1 = jnp.clip(jnp.where(solvable, (P * (s2 + Q) + s2 * (Q - C)) / det, alone), 0, 1)
     # The best k₂ beside that k₁, which is no longer the one above where it was cut.
     moves = s2 + Q
-    k2 = ((1 - k1) * s2 - k1 * C) / jnp.where(moves > 0, moves, 1)
+    k2 = ((1 - k1) * s2 - k1 * C) / _or_one(moves)
     return k1, jnp.where(moves > 0, jnp.clip(k2, 0, 1), 0)
 
 
@@ -105,7 +112,8 @@ def first_belief(arrays: Sequence[Array], unseen: float = 1.0) -> Belief:
     """After a first batch, from its groups along the leading axis of every array."""
     seen = _look(arrays, arrays, [jnp.zeros_like(x[0]) for x in arrays])
     # One draw says nothing about its own error: it may be as large as what was drawn.
-    spread = unseen * (seen.spread if arrays[0].shape[0] > 1 else seen.innovation)
+    square = seen.spread if arrays[0].shape[0] > 1 else seen.innovation
+    spread = seen.unit * jnp.sqrt(unseen * square)
     nothing = jnp.zeros_like(spread)
     return Belief(spread, spread, nothing, nothing, nothing, jnp.ones_like(spread))
 
@@ -118,6 +126,7 @@ def follow(
     count: Array,
     length: Array,
     unseen: float = 1.0,
+    batches: Array | None = None,
 ) -> tuple[list[Array], Belief]:
     """Tracked arrays and what is believed of them after a batch.
 
@@ -129,6 +138,7 @@ def follow(
         length: how far the new point is from the old one.
         unseen: the share of the population that is not in the batch, where rows are drawn without
             replacement; a batch of everything has no error.
+        batches: how many batches of this size were seen before, ``count`` unless the first was larger.
     """
     seen = _look(new, old, tracked)
     if new[0].shape[0] > 1:
@@ -141,40 +151,79 @@ def follow(
         drift = seen.distance * (1 - unseen / 2)
         change = seen.distance - drift
         joint = seen.along - drift
-    share = 1 / count.astype(spread.dtype)
-    smooth = lambda before, now, rate=RATE: before + jnp.maximum(share, rate) * (now - before)
+    dtype = belief.error.dtype
+    share = 1 / count.astype(dtype)
+    length = length.astype(dtype)
+    rate = jnp.maximum(share, RATE)
     moved = length > 0
-    per = lambda now, power: now / jnp.where(moved, length, 1) ** power
-    risen = lambda before, now: jnp.where(moved, jnp.maximum(smooth(before, now), now), before)
-    R = smooth(belief.spread, spread, SPREAD_RATE)
-    change = risen(belief.change, per(change, 2))
-    drift = risen(belief.drift, per(drift, 2))
-    joint = jnp.where(moved, smooth(belief.joint, per(joint, 1)), belief.joint)
-    Q = change * length**2
-    # Few draws are always correlated: two of one number perfectly so.
-    seen_so_far = max(new[0].shape[0] - 1, 1) / jnp.maximum(share, RATE)
-    bound = CORRELATED * (1 - 1 / seen_so_far) * jnp.sqrt(R) * jnp.sqrt(Q)
-    facts = Facts(
-        P=belief.error,
+    per = 1 / _or_one(length)
+    R = smooth_root(belief.spread, seen.unit * jnp.sqrt(spread), jnp.maximum(share, SPREAD_RATE))
+
+    def risen(before: Array, square: Array) -> Array:
+        now = seen.unit * jnp.sqrt(square) * per
+        return jnp.where(moved, jnp.maximum(smooth_root(before, now, rate), now), before)
+
+    change = risen(belief.change, change)
+    drift = risen(belief.drift, drift)
+    joint = smooth_root(belief.joint, seen.unit * _signed_root(joint) * jnp.sqrt(per), rate)
+    joint = jnp.where(moved, joint, belief.joint)
+    batches = (count if batches is None else batches).astype(dtype)
+    # Where nothing has differed so far, nothing is out of proportion.
+    expected = jnp.where(belief.spread > 0, jnp.minimum(R, PROPORTION * belief.spread), R)
+    roots = Facts(
+        P=jnp.maximum(belief.error, expected / jnp.sqrt(batches)),
         R=R,
-        Q=Q,
-        C=jnp.clip(joint * length, -bound, bound),
-        s2=drift * length**2 / jnp.maximum(belief.gain, 1 / LONGEST),
+        Q=change * length,
+        C=joint * jnp.sqrt(length),
+        s2=drift * length / jnp.sqrt(jnp.maximum(belief.gain, 1 / LONGEST)),
     )
+    unit = _or_one(jnp.max(jnp.abs(jnp.stack(roots)), 0))
+    P, spread, change_now, C, s = (x / unit for x in roots)
+    # Few draws are always correlated: two of one number perfectly so.
+    seen_so_far = max(new[0].shape[0] - 1, 1) / rate
+    bound = CORRELATED * (1 - 1 / seen_so_far) * spread * change_now
+    facts = Facts(P**2, spread**2, change_now**2, jnp.clip(_signed_square(C), -bound, bound), s**2)
     k1, k2 = gains(facts)
-    error = jnp.clip(squared_error(k1, k2, facts), 0, R)
-    found = [x + k1[k] * seen.off[k] + k2[k] * seen.moved[k] for k, x in enumerate(tracked)]
+    error = unit * jnp.sqrt(jnp.maximum(squared_error(k1, k2, facts), facts.R / (batches + 1)))
+    found = [
+        (x + k1[k] * seen.off[k] + k2[k] * seen.moved[k]).astype(x.dtype) for k, x in enumerate(tracked)
+    ]
     return found, Belief(error, R, change, joint, drift, k1)
+
+
+def _or_one(x: Array) -> Array:
+    """What may be divided by."""
+    return jnp.where(x > 0, x, 1)
+
+
+def _signed_square(x: Array) -> Array:
+    return x * jnp.abs(x)
+
+
+def _signed_root(x: Array) -> Array:
+    return jnp.sign(x) * jnp.sqrt(jnp.abs(x))
+
+
+def smooth_root(before: Array, now: Array, rate: Array) -> Array:
+    """The root of the mean of two squares with a sign, the second with the weight ``rate``.
+
+    As a sum of two terms: one plus a difference cancels where the first is much the larger.
+    """
+    unit = _or_one(jnp.maximum(jnp.abs(before), jnp.abs(now)))
+    mean = (1 - rate) * _signed_square(before / unit) + rate * _signed_square(now / unit)
+    return unit * _signed_root(mean)
 
 
 class _Seen(NamedTuple):
     """Arrays in one batch, a number of each: how the groups spread, and where their means lie.
 
+    unit: their largest deviation; the other numbers are in its square.
     spread, change, joint: R, Q and C, from the spread of the groups.
     innovation: ‖y − θ̂‖². distance: ‖d‖². along: ⟨y − θ̂, d⟩.
-    off, moved: y − θ̂ and d of every array.
+    off, moved: y − θ̂ and d of every array, as they are.
     """
 
+    unit: Array
     spread: Array
     change: Array
     joint: Array
@@ -188,13 +237,15 @@ class _Seen(NamedTuple):
 def _look(new: Sequence[Array], old: Sequence[Array], tracked: Sequence[Array]) -> _Seen:
     groups = new[0].shape[0]
     pairs = groups * max(groups - 1, 1)
+    # Half precision would hold neither the squares nor the small steps of a long memory.
+    dtype = jnp.promote_types(new[0].dtype, jnp.float32)
     off: dict[int, Array] = {}
     moved: dict[int, Array] = {}
     found: dict[int, Array] = {}
     for part in _parts(tracked):
         sizes = [tracked[k].size for k in part]
         beside = lambda arrays, *lead, part=part: jnp.concatenate(
-            [arrays[k].reshape(*lead, -1) for k in part], axis=-1
+            [arrays[k].astype(dtype).reshape(*lead, -1) for k in part], axis=-1
         )
         here = beside(new, groups)
         went = here - beside(old, groups)
@@ -203,28 +254,26 @@ def _look(new: Sequence[Array], old: Sequence[Array], tracked: Sequence[Array]) 
         innovation = y - beside(tracked)
         here = here - y
         went = went - d
-        spreads = [jnp.sum(a * b, 0) / pairs for a, b in ((here, here), (went, went), (here, went))]
-        lengths = [innovation * innovation, d * d, innovation * d]
-        sums = jnp.stack(spreads + lengths) @ _members(sizes, y.dtype)
+        members = np.repeat(np.eye(len(sizes), dtype=bool), sizes, axis=0)
+        largest = jnp.maximum(
+            jnp.max(jnp.maximum(jnp.abs(here), jnp.abs(went)), 0),
+            jnp.maximum(jnp.abs(innovation), jnp.abs(d)),
+        )
+        unit = jnp.max(jnp.where(members, largest[:, None], 0), 0)
+        share = 1 / jnp.repeat(_or_one(unit), np.asarray(sizes), total_repeat_length=sum(sizes))
+        a, b, a_mean, b_mean = here * share, went * share, innovation * share, d * share
+        spreads = [jnp.sum(p * q, 0) / pairs for p, q in ((a, a), (b, b), (a, b))]
+        lengths = [a_mean * a_mean, b_mean * b_mean, a_mean * b_mean]
+        sums = jnp.stack(spreads + lengths) @ jnp.asarray(members, dtype)
         ends = np.cumsum(sizes)[:-1]
         pieces = zip(part, jnp.split(innovation, ends), jnp.split(d, ends), strict=True)
         for j, (k, a, b) in enumerate(pieces):
             off[k] = a.reshape(tracked[k].shape)
             moved[k] = b.reshape(tracked[k].shape)
-            found[k] = sums[:, j]
+            found[k] = jnp.concatenate([unit[j : j + 1], sums[:, j]])
     arrays = range(len(tracked))
     numbers = jnp.stack([found[k] for k in arrays], axis=1)
-    spread, change, joint, innovation, distance, along = numbers
-    return _Seen(
-        spread,
-        change,
-        joint,
-        innovation,
-        distance,
-        along,
-        [off[k] for k in arrays],
-        [moved[k] for k in arrays],
-    )
+    return _Seen(*numbers, [off[k] for k in arrays], [moved[k] for k in arrays])
 
 
 def _parts(arrays: Sequence[Array]) -> list[list[int]]:
@@ -232,8 +281,3 @@ def _parts(arrays: Sequence[Array]) -> list[list[int]]:
     small = [k for k, x in enumerate(arrays) if x.size <= SMALL]
     large = [[k] for k, x in enumerate(arrays) if x.size > SMALL]
     return [small, *large] if small else large
-
-
-def _members(sizes: list[int], dtype: Any) -> Array:
-    """Column k is one at the entries of array k: a product with it sums each array by itself."""
-    return jnp.asarray(np.repeat(np.eye(len(sizes)), sizes, axis=0), dtype)

@@ -1,5 +1,6 @@
 """One level with gains that set themselves: what it remembers, and how that moves with a batch."""
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -9,7 +10,7 @@ from jaxtyping import Array, PyTree
 
 from nestax.chain.jacobian import Jacobian
 from nestax.chain.level import Level, Map
-from nestax.parts.gains import Belief, first_belief, follow
+from nestax.parts.gains import Belief, first_belief, follow, smooth_root
 
 #: Entries of Jacobians that the groups of a batch may hold; beyond it there are two groups.
 GROUP_ENTRIES = 2**16
@@ -20,12 +21,16 @@ RATE = 0.05
 
 
 class Before(NamedTuple):
-    """What is remembered of a level: its old input, its trackers, what is believed of them."""
+    """What is remembered of a level: its old input, its trackers, what is believed of them.
+
+    step: 1 at the first one. batches: how many of today's size were seen before.
+    """
 
     x: PyTree
     tracked: tuple[PyTree, Jacobian | None]
     belief: Belief | None
     step: Array
+    batches: Array
 
 
 class Seen(NamedTuple):
@@ -91,9 +96,15 @@ def remember(
         return mean, mean, first_belief(of(each), unseen) if moving else None
     if before.belief is None:
         return mean, mean, None
-    length = optax.tree.norm(optax.tree.sub(x, before.x))
     found, belief = follow(
-        of(each), of(at(before.x)), of(before.tracked), before.belief, before.step, length, unseen
+        of(each),
+        of(at(before.x)),
+        of(before.tracked),
+        before.belief,
+        before.step,
+        norm(optax.tree.sub(x, before.x)),
+        unseen,
+        before.batches,
     )
     tracked = list(means)
     for k, y in zip(moving, found, strict=True):
@@ -104,8 +115,17 @@ def remember(
 def no_longer(grad: PyTree, plain: Array, usual: Array, count: Array) -> tuple[PyTree, Array]:
     """The gradient, cut to twice the length of plain ones, and their usual length after this step."""
     rate = jnp.maximum(1 / (count + 1).astype(plain.dtype), RATE)
-    usual = jnp.sqrt(usual**2 + rate * (plain**2 - usual**2))
+    usual = smooth_root(usual, plain, rate)
     most = LONGEST * jnp.maximum(usual, plain)
-    norm = optax.tree.norm(grad)
-    share = jnp.minimum(1, most / jnp.where(norm > 0, norm, 1))
-    return jax.tree.map(lambda g: g * share, grad), usual
+    length = norm(grad)
+    share = jnp.minimum(1, most / jnp.where(length > 0, length, 1))
+    return jax.tree.map(lambda g: (g * share).astype(g.dtype), grad), usual
+
+
+def norm(tree: PyTree) -> Array:
+    """The length of a tree in at least single precision, also where squares would leave it."""
+    leaves = jax.tree.leaves(tree)
+    dtype = jnp.promote_types(leaves[0].dtype, jnp.float32)
+    largest = functools.reduce(jnp.maximum, [jnp.max(jnp.abs(x)) for x in leaves]).astype(dtype)
+    unit = jnp.where(largest > 0, largest, 1)
+    return unit * jnp.sqrt(sum(jnp.sum((x / unit) ** 2) for x in leaves))

@@ -1,6 +1,7 @@
 """Gains that set themselves, as in ``nestax.parts.gains``, which has the formulas and the reasons.
 
-Tensors have rows first: one memory each.
+Tensors have rows first: one memory each. A belief is the numbers of ``nestax.parts.gains.Belief``, in
+their order.
 """
 
 import torch
@@ -9,11 +10,14 @@ SPREAD_RATE = 0.002
 RATE = 0.02
 LONGEST = 1000
 CORRELATED = 0.999
+PROPORTION = 3
 
 
 def first_belief(new: torch.Tensor) -> torch.Tensor:
     """Error, spread, change, joint, drift, gain: of every row after its first batch."""
-    spread = _spread(new, new)
+    centred = new - new.mean(1, keepdim=True)
+    unit = _or_one(centred.abs().amax((1, 2)))
+    spread = unit * _covariance(centred / unit[:, None, None], centred / unit[:, None, None]).sqrt()
     nothing = torch.zeros_like(spread)
     return torch.stack([spread, spread, nothing, nothing, nothing, torch.ones_like(spread)], dim=1)
 
@@ -26,23 +30,37 @@ def follow(
     count: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The tracked rows, rows × d, and what is believed of them after a batch seen at two points."""
-    error, spread, change, joint, drift, gain = belief.unbind(1)
-    share = 1 / count.to(new.dtype).clamp(min=1)
-    rate = share.clamp(min=RATE)
-    moved = (new - old).mean(1)
-    seen_change = _spread(new - old, new - old)
-    seen_drift = (moved.square().sum(1) - seen_change).clamp(min=0)
-    spread = spread + share.clamp(min=SPREAD_RATE) * (_spread(new, new) - spread)
-    change = torch.maximum(change + rate * (seen_change - change), seen_change)
-    drift = torch.maximum(drift + rate * (seen_drift - drift), seen_drift)
-    joint = joint + rate * (_spread(new, new - old) - joint)
-    bound = CORRELATED * (1 - rate / (new.shape[1] - 1)) * spread.sqrt() * change.sqrt()
-    C = torch.minimum(torch.maximum(joint, -bound), bound)
-    facts = (error, spread, change, C, drift / gain.clamp(min=1 / LONGEST))
+    error, spread_before, change, joint, drift, gain = belief.unbind(1)
+    batches = count.to(new.dtype).clamp(min=1)
+    rate = (1 / batches).clamp(min=RATE)
+    moves = new - old
+    moved = moves.mean(1)
+    here = new - new.mean(1, keepdim=True)
+    went = moves - moved[:, None]
+    unit = torch.maximum(torch.maximum(here.abs(), went.abs()).amax((1, 2)), moved.abs().amax(1))
+    scale = _or_one(unit)[:, None, None]
+    here, went = here / scale, went / scale
+    seen_change = _covariance(went, went)
+    seen_drift = ((moved / scale[:, 0]).square().sum(1) - seen_change).clamp(min=0).sqrt() * unit
+    seen_change = seen_change.sqrt() * unit
+    spread_rate = (1 / batches).clamp(min=SPREAD_RATE)
+    spread = smooth_root(spread_before, _covariance(here, here).sqrt() * unit, spread_rate)
+    change = torch.maximum(smooth_root(change, seen_change, rate), seen_change)
+    drift = torch.maximum(smooth_root(drift, seen_drift, rate), seen_drift)
+    joint = smooth_root(joint, _signed_root(_covariance(here, went)) * unit, rate)
+    # Where nothing has differed so far, nothing is out of proportion.
+    expected = torch.minimum(spread, PROPORTION * spread_before)
+    expected = torch.where(spread_before > 0, expected, spread)
+    error = torch.maximum(error, expected / batches.sqrt())
+    roots = torch.stack([error, spread, change, joint, drift / gain.clamp(min=1 / LONGEST).sqrt()])
+    unit = _or_one(roots.abs().amax(0))
+    P, R, Q, C, s2 = _signed_square(roots / unit)
+    bound = CORRELATED * (1 - rate / (new.shape[1] - 1)) * (R * Q).sqrt()
+    facts = (P, R, Q, torch.minimum(torch.maximum(C, -bound), bound), s2)
     k1, k2 = gains(*facts)
-    error = torch.minimum(squared_error(k1, k2, *facts).clamp(min=0), spread)
+    square = torch.maximum(squared_error(k1, k2, *facts), R / (batches + 1))
     found = tracked + k1[:, None] * (new.mean(1) - tracked) + k2[:, None] * moved
-    return found, torch.stack([error, spread, change, joint, drift, k1], dim=1)
+    return found, torch.stack([unit * square.sqrt(), spread, change, joint, drift, k1], dim=1)
 
 
 def gains(
@@ -68,11 +86,25 @@ def squared_error(k1, k2, P, R, Q, C, s2) -> torch.Tensor:
     return kept + k1 * k1 * R + 2 * k1 * k2 * C + k2 * k2 * Q
 
 
-def _spread(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """The covariance of two means over the draws, summed over entries."""
+def smooth_root(before: torch.Tensor, now: torch.Tensor, rate: torch.Tensor) -> torch.Tensor:
+    """The root of the mean of two squares with a sign, the second with the weight ``rate``."""
+    unit = _or_one(torch.maximum(before.abs(), now.abs()))
+    mean = (1 - rate) * _signed_square(before / unit) + rate * _signed_square(now / unit)
+    return unit * _signed_root(mean)
+
+
+def _covariance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """The covariance of two means over the draws, summed over entries, of centred draws."""
     draws = a.shape[1]
-    centred = (a - a.mean(1, keepdim=True)) * (b - b.mean(1, keepdim=True))
-    return centred.sum((1, 2)) / (draws * max(draws - 1, 1))
+    return (a * b).sum((1, 2)) / (draws * max(draws - 1, 1))
+
+
+def _signed_square(x: torch.Tensor) -> torch.Tensor:
+    return x * x.abs()
+
+
+def _signed_root(x: torch.Tensor) -> torch.Tensor:
+    return x.sign() * x.abs().sqrt()
 
 
 def _or_one(x: torch.Tensor) -> torch.Tensor:
