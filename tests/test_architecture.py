@@ -13,7 +13,6 @@ SOURCE = Path(nestax.__file__).parent
 #: The house. A place imports only from places before it, and freely within itself.
 HOUSE = [
     "version",
-    "moved",
     "compiling",
     "errors",
     "trees",

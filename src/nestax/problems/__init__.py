@@ -1,8 +1,5 @@
 """Ready problems, one family a file."""
 
-from typing import Any
-
-from nestax.moved import NAMES, moved_name
 from nestax.problems.chains.convex_chain import convex_chain as convex_chain
 from nestax.problems.chains.sloped_chain import sloped_chain as sloped_chain
 from nestax.problems.chains.smooth_chain import smooth_chain as smooth_chain
@@ -34,9 +31,3 @@ from nestax.problems.tilted.hierarchical_term import groups_of as groups_of
 from nestax.problems.tilted.hierarchical_term import hierarchical_term as hierarchical_term
 from nestax.problems.tilted.term import term as term
 from nestax.problems.tilted.tilting import with_tilts as with_tilts
-
-
-def __getattr__(name: str) -> Any:
-    if f"problems.{name}" in NAMES:
-        return moved_name(f"problems.{name}")
-    raise AttributeError(f"module 'nestax.problems' has no attribute {name!r}")
