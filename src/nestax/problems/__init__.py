@@ -1,9 +1,6 @@
 """Ready problems, one family a file."""
 
-from nestax.problems.chains.convex_chain import convex_chain as convex_chain
-from nestax.problems.chains.sloped_chain import sloped_chain as sloped_chain
-from nestax.problems.chains.smooth_chain import smooth_chain as smooth_chain
-from nestax.problems.chains.zero_chain import zero_chain as zero_chain
+from nestax.problems.convex_chain import convex_chain as convex_chain
 from nestax.problems.coupled.average_precision import average_precision as average_precision
 from nestax.problems.coupled.contrastive import contrastive as contrastive
 from nestax.problems.coupled.ndcg import ndcg as ndcg
