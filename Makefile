@@ -8,7 +8,7 @@ CONSTRAINTS ?= constraints.txt
 
 .PHONY: help demo test test-slow test-kills test-users test-typed test-torch test-benchmarks test-browser test-matrix release-check docs gallery fuzz \
 	fuzz-short lint types constraints upgrade bench bench-torch portfolio-table portfolio-figures memory-table tracked-cox tracked-robust \
-	tracked-ranking tracked-cost tilted-classifier ranking-peers robust-peers survival-sets rates autotune-table clean
+	tracked-ranking tracked-cost tilted-classifier ranking-peers robust-peers survival-sets reproduce rates autotune-table clean
 help:
 	@echo "make demo        solve a portfolio on made-up returns; leaves demo/report.html"
 	@echo "make test        all tests but the slow ones and the pages of the docs"
@@ -39,6 +39,7 @@ help:
 	@echo "make ranking-peers     partial areas and images against LibAUC (NESTAX_DATA), into docs/tracked-results.md"
 	@echo "make robust-peers      robust losses against the package dro (NESTAX_DATA), into docs/robust.md"
 	@echo "make survival-sets     Cox regression on five public sets, into docs/survival.md"
+	@echo "make reproduce         an experiment of the SMVR paper: ARGS='portfolio --out figures'"
 	@echo "make rates             how samples grow with accuracy, into docs/rates.md (hours; --jobs helps)"
 	@echo "make autotune-table    settings found by themselves against a grid, into docs/theory.md"
 	@echo "make bench       the speed tables, and what is slower than kept (bench-torch adds a row of PyTorch)"
@@ -141,6 +142,10 @@ upgrade: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/bench.py
+
+# The experiments by themselves are listed, with their options, by ARGS=--help.
+reproduce: $(READY)
+	$(BIN)/python -m experiments $(or $(ARGS),--help)
 
 rates: $(READY)
 	$(BIN)/python benchmarks/complexity.py

@@ -18,6 +18,8 @@ from nestax.table import Table
 from pages import fill
 from script import few, parser, results, size
 
+from experiments.smooth_chain import smooth_chain
+
 SAMPLES = size(100_000, small=2_000)
 BATCH = 16
 SEEDS = size(5, small=1)
@@ -42,8 +44,8 @@ def problems() -> dict[str, nx.Problem]:
     return out | {
         "tilted risk": tilted(),
         "convex chain": nx.problems.convex_chain(3),
-        "smooth chain, nonconvex": nx.problems.smooth_chain("nonconvex", 3),
-        "smooth chain, PL": nx.problems.smooth_chain("PL", 2),
+        "smooth chain, nonconvex": smooth_chain("nonconvex", 3),
+        "smooth chain, PL": smooth_chain("PL", 2),
     }
 
 

@@ -19,11 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import nestax as nx
-from nestax.problems.chains.sloped_chain import BOWLS
-from nestax.study.complexity import ACCURACIES, Point, complexity, exponent, ratio
 from nestax.table import Table
 from pages import fill
 from script import SMALL, parser, results, size
+
+from experiments.complexity import ACCURACIES, Point, complexity, exponent, ratio
+from experiments.sloped_chain import BOWLS, sloped_chain
+from experiments.zero_chain import zero_chain
 
 METHODS = size(
     ("SMVR", "SCSC", "NLASG", "Plain", "SelfTuning", "ATSCGD", "NestedSPIDER", "SSD"),
@@ -53,11 +55,11 @@ def measure(family: str, levels: int, method: str, found: list[Point], told: Any
     import jax
 
     jax.config.update("jax_enable_x64", True)
-    sloped = functools.partial(nx.problems.sloped_chain, levels=levels, bowl=family)
+    sloped = functools.partial(sloped_chain, levels=levels, bowl=family)
     points = list(found)
     for point in complexity(
         method,
-        nx.problems.zero_chain if family == ZERO else sloped,
+        zero_chain if family == ZERO else sloped,
         accuracies=accuracies(family),
         seeds=SEEDS,
         tune_seeds=TUNE_SEEDS,

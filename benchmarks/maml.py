@@ -1,7 +1,7 @@
 """Figure 4 of the SMVR paper, from cells in benchmarks/results/maml into docs/meta-learning.md.
 
-    nestax reproduce maml --full --cells benchmarks/results/maml
-    nestax reproduce maml --full --steps 4000 --only "SMVR, first moment; Adam, episodes" \\
+    python -m experiments maml --full --cells benchmarks/results/maml
+    python -m experiments maml --full --steps 4000 --only "SMVR, first moment; Adam, episodes" \\
         --tuned benchmarks/results/maml --cells benchmarks/results/maml_long
     python benchmarks/maml.py
 
@@ -13,10 +13,11 @@ from pathlib import Path
 
 import numpy as np
 
-from nestax.paper.maml import FULL, RIVALS, Cell, FewShot, SetUp
 from nestax.table import Table
 from pages import fill, page
 from script import KEPT, parser
+
+from experiments.maml import FULL, RIVALS, Cell, FewShot, SetUp
 
 CELLS = KEPT / "maml"
 LONGER = KEPT / "maml_long"

@@ -17,11 +17,12 @@ import optax
 
 import nestax as nx
 from nestax.parts import draw_batches
-from nestax.problems.few_shot.networks import convolutional, in_one_vector
 from nestax.table import Table
 from pages import fill
 from real_data import omniglot
 from script import few, parser, size
+
+from experiments.networks import convolutional, in_one_vector
 
 TASKS = size(50, small=4)
 TEST_TASKS = size(200, small=4)

@@ -18,12 +18,14 @@ import numpy as np
 import optax
 
 import nestax as nx
-from nestax.paper.maml import INNER_STEPS as PUBLISHED_STEPS
-from nestax.paper.maml import QUERY, WAYS
 from nestax.table import Table
 from pages import fill
 from real_data import omniglot
 from script import SMALL, parser, results, size
+
+from experiments.maml import INNER_STEPS as PUBLISHED_STEPS
+from experiments.maml import QUERY, WAYS
+from experiments.networks import convolutional, in_one_vector
 
 INNER_STEPS = size(PUBLISHED_STEPS, small=1)
 INNER_LR = 0.1
@@ -59,8 +61,7 @@ if SMALL:
 def run(plan: Plan) -> dict:
     """Test accuracy along the run, seeds × records, and seconds for 1,000 steps with their records."""
     images = omniglot(SIDE)
-    networks = nx.problems.networks
-    network = networks.in_one_vector(networks.convolutional(WAYS, side=SIDE, filters=FILTERS))
+    network = in_one_vector(convolutional(WAYS, side=SIDE, filters=FILTERS))
     pool = images.tasks(plan.tasks, ways=WAYS, support=plan.shots, query=QUERY)
     test = images.tasks(TEST_TASKS, ways=WAYS, support=5, query=15, test=True).with_shots(plan.shots)
     problem = nx.problems.maml(

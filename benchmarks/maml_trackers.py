@@ -31,9 +31,8 @@ import optax
 
 import nestax as nx
 from nestax.estimators.tscgd import published_beta
-from nestax.paper.maml import INNER_STEPS, WAYS
 from nestax.problems.few_shot.maml import InnerStep, MeanLoss
-from nestax.problems.few_shot.networks import convolutional, in_one_vector, perceptron
+from nestax.problems.few_shot.networks import perceptron
 from nestax.problems.losses import RowLoss, multinomial, squared
 from nestax.steps import Averaged, Bounded, Descent
 from nestax.table import Table
@@ -42,6 +41,9 @@ from real_data import omniglot
 from script import SMALL, parser, results, size
 from tables import with_error
 from task_memory import ProductSPIDER, TaskMemory
+
+from experiments.maml import INNER_STEPS, WAYS
+from experiments.networks import convolutional, in_one_vector
 
 FIRST_TUNING_SEED = 1_000_000
 RECORDS = size(20, small=2)

@@ -22,6 +22,8 @@ import nestax as nx
 from nestax.problems.few_shot.networks import perceptron
 from real_data import breast_cancer_study, industry
 
+from experiments.cleavage import hiv1
+
 
 class Case(NamedTuple):
     """A problem with what a comparison on it needs.
@@ -102,7 +104,7 @@ def tutorial() -> Case:
 @functools.cache
 def cleavage_groups() -> list[tuple[np.ndarray, np.ndarray]]:
     """HIV-1 with class 1 twenty times rarer and 30 % of the labels shuffled."""
-    X, y = nx.datasets.hiv1(path=folder())
+    X, y = hiv1(path=folder())
     rng = np.random.default_rng(0)
     rare = rng.permutation(np.flatnonzero(y == 1))[: (y == 0).sum() // 20]
     rows = np.concatenate([np.flatnonzero(y == 0), rare])

@@ -16,12 +16,13 @@ from typing import Any
 import numpy as np
 
 import maml_trackers
-from nestax.paper import tilted
-from nestax.paper.portfolio import CONTENDERS, OF_THE_PAPER, ROWS, reproduce_portfolio
 from nestax.table import Table
 from pages import fill
 from real_data import industry
 from script import KEPT, SMALL, parser, results, size
+
+from experiments import tilted
+from experiments.portfolio import CONTENDERS, OF_THE_PAPER, ROWS, reproduce_portfolio
 
 MARKETS = (10, 12, 17, 30)
 #: docs/portfolios.md reports the first of them; the others are fresh.

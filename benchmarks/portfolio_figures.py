@@ -19,7 +19,12 @@ import jax
 import numpy as np
 
 import nestax as nx
-from nestax.paper.portfolio import (
+from nestax.table import Table
+from pages import fill, page
+from real_data import industry
+from script import SMALL, few, parser, results, size
+
+from experiments.portfolio import (
     AS_PRINTED,
     BATCH_SIZE,
     CONTENDERS,
@@ -34,11 +39,7 @@ from nestax.paper.portfolio import (
     portfolio_problem,
     reproduce_portfolio,
 )
-from nestax.paper.portfolio import PASSES as PASSES_OF_A_RUN
-from nestax.table import Table
-from pages import fill, page
-from real_data import industry
-from script import SMALL, few, parser, results, size
+from experiments.portfolio import PASSES as PASSES_OF_A_RUN
 
 MARKETS = size((30, 17, 12, 10), small=(10,))
 SEEDS = size(range(20, 40), small=range(2))

@@ -11,11 +11,11 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 
 import jax
 
-import nestax as nx
-from nestax.study.rates import CONTENDERS, Rates
 from nestax.table import Table
 from pages import fill, page
 from script import SMALL, parser, results, size
+
+from experiments.rates import CONTENDERS, Rates, measure_rates
 
 STAGED = ["SMVR", "SMVR in stages"]
 #: What is measured: seeds, numbers of levels, methods. Gaps spread more than gradients do.
@@ -33,7 +33,7 @@ LONGEST = size(2**18, small=2**14)
 def measure(family: str, levels: int) -> dict:
     jax.config.update("jax_enable_x64", True)
     seeds, _, methods = CELLS[family]
-    result = nx.study.rates(family, methods, [levels], longest=LONGEST, seeds=seeds)
+    result = measure_rates(family, methods, [levels], longest=LONGEST, seeds=seeds)
     return {"exponents": result.table.rows, "points": result.points.rows}
 
 
@@ -71,7 +71,7 @@ def write_page(cells: dict) -> None:
     for family in CELLS:
         result = gather(cells, family)
         name = family.replace(" ", "-")
-        result.plot(page(f"images/rates-{name}.png"))
+        result.plot().savefig(page(f"images/rates-{name}.png"), dpi=150)
         result.points.to_csv(results(f"rates-{name}.csv"))
         fill("rates.md", {family: result.table.to_markdown()})
 

@@ -9,6 +9,8 @@ import numpy as np
 import nestax as nx
 from script import SMALL
 
+from experiments import handwriting
+
 
 def industry(count: int) -> np.ndarray:
     """Daily returns of so many industries."""
@@ -17,12 +19,12 @@ def industry(count: int) -> np.ndarray:
     )
 
 
-def omniglot(side: int) -> nx.datasets.Omniglot:
+def omniglot(side: int) -> handwriting.Omniglot:
     """Handwriting, or noise of 40 characters by 20 drawers."""
     if not SMALL:
-        return nx.datasets.omniglot(side=side)
+        return handwriting.omniglot(side=side)
     noise = np.random.default_rng(0).integers(256, size=(40, 20, side, side), dtype=np.uint8)
-    return nx.datasets.Omniglot(noise)
+    return handwriting.Omniglot(noise)
 
 
 @functools.cache

@@ -11,6 +11,7 @@ import atexit
 import functools
 import json
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,8 @@ Sizes = TypeVar("Sizes")
 Things = TypeVar("Things")
 
 KEPT = Path(__file__).parent / "results"
+#: `experiments` is found beside this folder, wherever a program is started.
+sys.path.append(str(Path(__file__).resolve().parent.parent))
 
 COMMON = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
 COMMON.add_argument("--small", action="store_true", help="tiny sizes, to see that everything runs")

@@ -1,8 +1,8 @@
 """Figure 3 and Table 2 of the SMVR paper in three set-ups, from kept runs into docs/tilted-results.md.
 
-    nestax reproduce term --full --batches pooled --cells benchmarks/results/tilted
-    nestax reproduce term --full --batches both-levels --cells benchmarks/results/tilted
-    nestax reproduce term --full --batches stratified --cells benchmarks/results/tilted
+    python -m experiments term --full --batches pooled --cells benchmarks/results/tilted
+    python -m experiments term --full --batches both-levels --cells benchmarks/results/tilted
+    python -m experiments term --full --batches stratified --cells benchmarks/results/tilted
     python benchmarks/tilted.py
 
 The first three compute the sets that are not there and need NESTAX_DATA, or a network; the last only
@@ -11,10 +11,11 @@ shows them. With --small it makes runs for itself, short ones on one set.
 
 import numpy as np
 
-from nestax.paper import tilted
 from nestax.table import Table
 from pages import fill, page
 from script import KEPT, SMALL, parser, results
+
+from experiments import tilted
 
 #: The columns of the settings that the page has room for.
 SHORT = [

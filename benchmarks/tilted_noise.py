@@ -3,11 +3,11 @@
     python benchmarks/tilted_noise.py          # results/tilted_noise.csv and the page; needs NESTAX_DATA
     python benchmarks/tilted_noise.py --page   # only the table of docs/tilted-results.md, from that file
 
-Splits are others than those that ``nestax reproduce term`` tunes on and reports. F falls with the length
-of the weights, so what a run ends at is how far it has come. A batch plugged into the logarithm gives a
-gradient of another length than the true one: ``pull`` is the mean over batches of the plug-in gradient
-along the true one, as a multiple of it, at the end of the full gradient's run. It also gives the rare
-class another weight.
+Splits are others than those that ``python -m experiments term`` tunes on and reports. F falls with the
+length of the weights, so what a run ends at is how far it has come. A batch plugged into the logarithm
+gives a gradient of another length than the true one: ``pull`` is the mean over batches of the plug-in
+gradient along the true one, as a multiple of it, at the end of the full gradient's run. It also gives
+the rare class another weight.
 """
 
 import csv
@@ -17,12 +17,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nestax.cli.reproduce import _sets
-from nestax.paper import tilted
 from nestax.run.sweep import grid
 from nestax.table import Table
 from pages import fill
 from script import KEPT, SMALL, parser, results, size
+
+from experiments import tilted
+from experiments.sets import two_classes
 
 FIRST_SEED = 2_000_000
 SPLITS = size(8, small=2)
@@ -79,7 +80,7 @@ def cell(row: dict[str, str]) -> str:
 
 def main() -> None:
     rows = []
-    for name, (X, y) in _sets(full=not SMALL).items():
+    for name, (X, y) in two_classes(full=not SMALL).items():
         X = tilted.features(X)
         seeds = [FIRST_SEED + k for k in range(SPLITS)]
         lanes = [tilted.Lane(seed, tilted.split_rows(X, y, seed)) for seed in seeds]

@@ -1,6 +1,7 @@
 """Who may import whom, what importing costs, and how long the file of a method is."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,6 @@ SOURCE = Path(nestax.__file__).parent
 #: The house. A place imports only from places before it, and freely within itself.
 HOUSE = [
     "version",
-    "moved",
     "compiling",
     "errors",
     "trees",
@@ -42,7 +42,6 @@ HOUSE = [
     "nnx",
     "torch",
     "report",
-    "paper",
     "cli",
     "names",
 ]
@@ -87,6 +86,11 @@ def forbidden(place: str, module: str, code: str) -> list[str]:
 
 def test_every_file_has_its_place():
     assert {home(path) for path in FILES} == {*HOUSE, "__init__", "__main__"}
+
+
+def test_nothing_in_the_library_imports_what_lies_beside_it():
+    beside = re.compile(r"^\s*(from|import) (experiments|benchmarks|tests)\b", re.M)
+    assert not [path for path in FILES if beside.search(path.read_text())]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))

@@ -126,9 +126,7 @@ def test_every_command_gets_a_page_with_its_settings(site):
     from nestax.cli import app
 
     commands = dict(site.commands_of(app, ("nestax",)))
-    assert {("nestax", "demo"), ("nestax", "data", "fetch"), ("nestax", "reproduce", "term")} <= set(
-        commands
-    )
+    assert {("nestax", "demo"), ("nestax", "data", "fetch")} <= set(commands)
     text = site.command_text("nestax portfolio", commands["nestax", "portfolio"])
     assert "$ nestax portfolio RETURNS [OPTIONS]" in text
     assert "``simplex`` or ``box`` or ``budget``" in text

@@ -7,9 +7,6 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from nestax.moved import NAMES as _MOVED
-from nestax.moved import install as _install
-from nestax.moved import moved_name as _moved_name
 from nestax.version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -17,8 +14,6 @@ if TYPE_CHECKING:
     from nestax import sklearn as sklearn
     from nestax import torch as torch
     from nestax.names import *  # noqa: F403
-
-_install()
 
 #: Modules that need a package which is optional.
 _OPTIONAL = ("sklearn", "torch", "nnx")
@@ -35,8 +30,6 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'nestax' has no attribute {name!r}")
     if name in _OPTIONAL:
         return importlib.import_module(f"nestax.{name}")
-    if name in _MOVED:
-        return _moved_name(name)
     public = _public()
     globals().update(public)
     if name == "__all__":

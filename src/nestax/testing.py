@@ -22,7 +22,7 @@ from nestax.estimators import Plain
 from nestax.loop.plan import Meter
 from nestax.parts.estimator import AbstractEstimator, Batches, Calls, Estimate, draw_batches
 from nestax.parts.tables import visited_in
-from nestax.problems.chains.convex_chain import convex_chain
+from nestax.problems.convex_chain import convex_chain
 from nestax.run.sweep import grid, sweep
 from nestax.steps.descent import step_of
 

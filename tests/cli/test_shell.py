@@ -196,10 +196,10 @@ def test_what_was_not_asked_for_may_be_missing(tmp_path, monkeypatch):
 
 
 def test_folders_are_paths_whatever_typer_hands_over():
-    named = [SimpleNamespace(name="cells")]
     ctx = SimpleNamespace(
-        params={"out": None, "cells": "some/folder"},
-        command=SimpleNamespace(params=named),
+        params={"out": None, "checkpoint": "some/folder"},
+        command=SimpleNamespace(params=[]),
         call_on_close=lambda fn: fn(),
     )
-    assert begin(ctx) == {"cells": Path("some/folder")}
+    begin(ctx)
+    assert ctx.params["checkpoint"] == Path("some/folder")

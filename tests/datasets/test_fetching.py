@@ -7,24 +7,24 @@ import pytest
 import nestax as nx
 from nestax.datasets.fetching import DATA_SETS, locate
 
+from experiments.cleavage import HIV1
+
 AUSTRALIAN = DATA_SETS["australian"]
 
 
 def test_the_table_says_what_exists_and_where(machine, tmp_path, monkeypatch):
     table = nx.datasets.available()
     assert table.column("name") == list(DATA_SETS)
-    assert len(table) == 10
+    assert len(table) == 8
     assert set(table.column("local copy")) == {"–"}
     industry = dict(zip(table.columns, table.rows[0], strict=True))
     assert (industry["columns"], industry["rows"] > 25_105) == (10, True)
     assert "not redistributable" in industry["terms"]
     assert industry["home"].startswith("https://mba.tuck.dartmouth.edu/")
-    for name in ("australian_scale.libsvm.gz", *DATA_SETS["hiv1"].files):
-        (tmp_path / name).touch()
+    (tmp_path / "australian_scale.libsvm.gz").touch()
     monkeypatch.setenv("NESTAX_DATA", str(tmp_path))
     where = dict(zip(table.column("name"), nx.datasets.available().column("local copy"), strict=True))
     assert where["australian"] == str(tmp_path / "australian_scale.libsvm.gz")
-    assert where["hiv1"] == str(tmp_path)
     assert where["svmguide1"] == "–"
     monkeypatch.setenv("NESTAX_DATA", str(tmp_path / "typo"))
     with pytest.raises(nx.ProblemError, match=r"NESTAX_DATA names no folder: .*typo\."):
@@ -43,7 +43,7 @@ def test_fetching_downloads_into_the_cache(machine):
 
 def test_one_sentence_without_a_network(machine):
     with pytest.raises(nx.ProblemError) as error:
-        locate("hiv1")
+        locate(HIV1)
     message = str(error.value)
     assert (
         "cannot be downloaded (ConnectionError): set NESTAX_DATA to a folder with hiv1_1625.csv.gz"
@@ -58,7 +58,7 @@ def test_one_sentence_without_pooch(machine, monkeypatch):
     with pytest.raises(
         nx.ProblemError, match=r"no copy of australian: pip install 'nestax\[data\]' to download"
     ):
-        locate("australian")
+        locate(AUSTRALIAN)
     assert set(nx.datasets.available().column("local copy")) == {"–"}
 
 
@@ -69,7 +69,7 @@ def test_a_web_page_is_not_kept(machine, name):
     with pytest.raises(
         nx.ProblemError, match=f"did not send {name} but something else: set NESTAX_DATA"
     ):
-        locate(name)
+        nx.datasets.fetch(name)
     assert not (machine.cache / source.originals[0]).exists()
 
 

@@ -252,7 +252,7 @@ CASES: dict[str, list[str]] = {
         "nestax compare --methods Plain,SMRV",
         "nestax compare --seeds 0",
         "nestax cite Smith",
-        "nestax data fetch mnist",
+        "nestax data fetch austral",
         "nestax portfolioo",
         "nestax resume nothing",
     ],

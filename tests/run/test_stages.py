@@ -8,6 +8,8 @@ import nestax as nx
 from nestax.loop.compiled import TRACES
 from nestax.run.stages import stage_schedules
 
+from experiments.smooth_chain import smooth_chain
+
 STAGES = [nx.theory.Stage(5, 0.1, 0.5), nx.theory.Stage(3, 0.05, 0.2), nx.theory.Stage(4, 0.02, 0.1)]
 FACTS = {"batch_size": 2, "record": ["value"], "record_every": 4}
 
@@ -81,7 +83,7 @@ def test_the_regulariser_is_exact_and_centred_at_the_start(problem):
 
 
 def test_stages_come_close_to_the_optimum_of_a_strongly_convex_chain():
-    problem = nx.problems.smooth_chain("strongly convex", 2)
+    problem = smooth_chain("strongly convex", 2)
     facts = {"batch_size": 4, "record": ["gap"], "record_every": 100, "seed": 1}
     stages = nx.theory.halving(steps=200, lr=2.0, beta=0.3, stages=6)
     staged = nx.solve_stages(problem, stages, **facts).records["gap"]

@@ -14,6 +14,8 @@ import nestax as nx
 from nestax.theory import constants
 from nestax.theory.constants import LevelConstants
 
+from experiments.smooth_chain import smooth_chain
+
 NAMES = LevelConstants._fields[1:]
 
 
@@ -78,7 +80,7 @@ def smooth_chain_constants(levels, dimension, noise):
     ("levels", "noise"), [(1, 0.5), (2, 0.5), (3, 0.5), (4, 0.5), (3, 0.05), (3, 3.0), (2, 0.0)]
 )
 def test_smooth_chains(levels, noise):
-    problem = nx.problems.smooth_chain(levels=levels, dimension=4, noise=noise, rows=200)
+    problem = smooth_chain(levels=levels, dimension=4, noise=noise, rows=200)
     observed = nx.theory.estimate_constants(problem, points=32)
     assert observed.radius == 2.0  # ‖w_0‖
     # The two kinds of noise of 200 rows are slightly correlated, which the formulas leave out.
@@ -297,7 +299,7 @@ def test_points_fill_the_feasible_part_of_the_region():
 
 
 def test_what_is_observed_prints_and_goes_into_the_theorems():
-    problem = nx.problems.smooth_chain(levels=3, dimension=4, rows=200)
+    problem = smooth_chain(levels=3, dimension=4, rows=200)
     observed = nx.theory.estimate_constants(problem, points=32)
     lines = str(observed).splitlines()
     first = [line.split()[0] for line in lines]

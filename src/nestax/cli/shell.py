@@ -31,7 +31,7 @@ from nestax.table import Table
 ARGUMENTS = "nestax.arguments"
 DELIVERY = ("out", "overwrite", "json", "config", "checkpoint", "resume")
 #: Options that name a folder.
-FOLDERS = ("out", "checkpoint", "cells", "tuned")
+FOLDERS = ("out", "checkpoint")
 #: Where the folder of --checkpoint is kept for messages, and the file in it that tells the command line.
 KEPT_IN = "nestax.checkpoint"
 COMMAND = "command.json"
@@ -342,7 +342,7 @@ def _finite(x: Any) -> Any:
 
 def command(ctx: typer.Context) -> str:
     """The command line as it was typed."""
-    return shlex.join([str(ctx.find_root().info_name), *ctx.meta[ARGUMENTS]])
+    return f"{ctx.find_root().info_name} {shlex.join(ctx.meta[ARGUMENTS])}"
 
 
 def names_in(words: list[str] | None) -> list[str]:

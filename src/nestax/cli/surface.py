@@ -31,19 +31,11 @@ app = typer.Typer(
 )
 data = typer.Typer(cls=Group, no_args_is_help=True, help="Data sets: what there is, and fetching one.")
 app.add_typer(data, name="data")
-reproduce = typer.Typer(cls=Group, no_args_is_help=True, help="The experiments of the SMVR paper.")
-app.add_typer(reproduce, name="reproduce")
 
 
 class Unit(enum.StrEnum):
     PERCENT = "percent"
     FRACTION = "fraction"
-
-
-class Batches(enum.StrEnum):
-    STRATIFIED = "stratified"
-    POOLED = "pooled"
-    BOTH_LEVELS = "both-levels"
 
 
 class Constraint(enum.StrEnum):
@@ -86,10 +78,6 @@ ResumeOption = Annotated[
 DevicesOption = Annotated[
     int | None,
     typer.Option(min=1, help="Share the work among so many devices of this machine, GPUs or cores."),
-]
-CellsOption = Annotated[
-    Path | None,
-    typer.Option(help="Folder in which every method's runs are kept, and found again after a stop."),
 ]
 ConfigOption = Annotated[
     Path | None,
@@ -291,103 +279,6 @@ def resume(
     repeat(ctx, folder, out)
 
 
-@reproduce.command("portfolio")
-def reproduce_portfolio(
-    ctx: typer.Context,
-    full: Annotated[
-        bool, typer.Option("--full", help="All markets and 20 runs: a quarter of an hour on 2 cores.")
-    ] = False,
-    industries: Annotated[
-        str | None,
-        typer.Option(help="Markets, separated by commas; 10,12,17,30 with --full, or else 10."),
-    ] = None,
-    seeds: Annotated[
-        int | None, typer.Option(min=1, help="Runs that are reported; 20 with --full, or else 5.")
-    ] = None,
-    tune_seeds: Annotated[
-        int | None, typer.Option(min=1, help="Runs that choose the settings; 8 with --full, or else 3.")
-    ] = None,
-    cells: CellsOption = None,
-    json: JsonOption = False,
-    out: OutOption = None,
-    overwrite: OverwriteOption = False,
-) -> None:
-    """Figures 1 and 2: methods compared on portfolios of industries, and SMVR with balls."""
-    settings = begin(ctx)
-    from nestax.cli.reproduce import portfolio_figures
-
-    finish(ctx, portfolio_figures(**settings))
-
-
-@reproduce.command("term")
-def reproduce_term(
-    ctx: typer.Context,
-    full: Annotated[
-        bool, typer.Option("--full", help="Four data sets and 20 runs: a quarter of an hour on 2 cores.")
-    ] = False,
-    batches: Annotated[
-        Batches,
-        typer.Option(help="A batch of either class; of both together; or that, and classes as well."),
-    ] = Batches.STRATIFIED,
-    only: Annotated[
-        str | None, typer.Option(help="Data sets of --full, separated by semicolons; all by default.")
-    ] = None,
-    seeds: Annotated[
-        int | None, typer.Option(min=1, help="Splits that are reported; 20 with --full, or else 5.")
-    ] = None,
-    tune_seeds: Annotated[
-        int | None,
-        typer.Option(min=1, help="Splits that choose the settings; 8 with --full, or else 3."),
-    ] = None,
-    cells: Annotated[
-        Path | None, typer.Option(help="Folder in which every set's runs are kept, and found again.")
-    ] = None,
-    json: JsonOption = False,
-    out: OutOption = None,
-    overwrite: OverwriteOption = False,
-) -> None:
-    """Figure 3 and Table 2: methods compared on classes that are rare and mislabelled."""
-    settings = begin(ctx)
-    from nestax.cli.reproduce import term_table
-
-    finish(ctx, term_table(**settings))
-
-
-@reproduce.command("maml")
-def reproduce_maml(
-    ctx: typer.Context,
-    full: Annotated[
-        bool, typer.Option("--full", help="Images of 28 × 28 and 1,000 steps, for a large GPU.")
-    ] = False,
-    shots: Annotated[
-        int | None,
-        typer.Option(min=1, max=5, help="Images of a class to learn from; 1 and 5 by default."),
-    ] = None,
-    only: Annotated[
-        str | None, typer.Option(help="Methods to compute, separated by semicolons; all by default.")
-    ] = None,
-    steps: Annotated[
-        int | None,
-        typer.Option(min=20, help="Steps of a run; 1,000 with --full, 60 without it, by default."),
-    ] = None,
-    cells: Annotated[
-        Path | None, typer.Option(help="Folder in which every method's result is kept, and found again.")
-    ] = None,
-    tuned: Annotated[
-        Path | None,
-        typer.Option(help="Folder of kept results whose settings are taken; by default they are tuned."),
-    ] = None,
-    json: JsonOption = False,
-    out: OutOption = None,
-    overwrite: OverwriteOption = False,
-) -> None:
-    """Figure 4: methods compared on five-step meta-learning of handwriting."""
-    settings = begin(ctx, float64=False)
-    from nestax.cli.reproduce import few_shot_figure
-
-    finish(ctx, few_shot_figure(**settings))
-
-
 @data.command("list")
 def list_sets(json: JsonOption = False) -> None:
     """Every data set with its size, its terms, and where it lies on this machine."""
@@ -428,22 +319,6 @@ def cite(name: Annotated[str, typer.Argument(help="Name of a method, such as NLA
     from nestax.cli.methods import print_reference
 
     print_reference(name)
-
-
-@app.command()
-def rates(
-    family: Annotated[str, typer.Option(help="nonconvex, convex, strongly convex or PL.")] = "nonconvex",
-    methods: Annotated[str, typer.Option(help="Names, separated by commas.")] = "SMVR,SCSC,NLASG,ATSCGD",
-    levels: Annotated[str, typer.Option(help="Numbers of levels, separated by commas.")] = "1,2,3",
-    longest: Annotated[int, typer.Option(help="Steps of the longest run.")] = 2**18,
-    seeds: Annotated[int, typer.Option(min=2, help="Runs per point.")] = 16,
-    out: Annotated[Path, typer.Option(help="Folder for the figure and the tables.")] = Path("rates"),
-    cells: CellsOption = None,
-) -> None:
-    """Measure how samples grow with accuracy, per method and number of levels."""
-    from nestax.cli.rates import measure_rates
-
-    measure_rates(family, methods.split(","), levels.split(","), longest, seeds, out, cells)
 
 
 def main() -> None:

@@ -1,13 +1,10 @@
 """Data to try things on, and readers for data of your own."""
 
-from nestax.datasets.cleavage import hiv1 as hiv1
 from nestax.datasets.corruption import corrupt as corrupt
 from nestax.datasets.examples import Examples as Examples
 from nestax.datasets.examples import read_examples as read_examples
 from nestax.datasets.fetching import available as available
 from nestax.datasets.fetching import fetch as fetch
-from nestax.datasets.handwriting import Omniglot as Omniglot
-from nestax.datasets.handwriting import omniglot as omniglot
 from nestax.datasets.libsvm_format import libsvm as libsvm
 from nestax.datasets.returns import Returns as Returns
 from nestax.datasets.returns import industry as industry

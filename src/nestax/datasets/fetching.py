@@ -17,8 +17,6 @@ from nestax.table import Table
 
 FRENCH = "https://mba.tuck.dartmouth.edu/pages/faculty/ken.french/"
 LIBSVM = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/"
-OMNIGLOT = "https://github.com/brendenlake/omniglot/"
-UCI = "https://archive.ics.uci.edu/"
 #: How an archive begins, and with it an Excel workbook; and how a workbook of before 2007 begins.
 ARCHIVE = b"PK\x03\x04"
 OLD_WORKBOOK = b"\xd0\xcf\x11\xe0"
@@ -83,26 +81,6 @@ DATA_SETS = {
         _libsvm("breast-cancer", "breast-cancer_scale", 683, 10),
         _libsvm("svmguide1", "svmguide1", 3_089, 4),
         _libsvm("svmguide1.t", "svmguide1.t", 4_000, 4),
-        DataSet(
-            name="hiv1",
-            rows=6_590,
-            columns=160,
-            files=tuple(f"hiv1_{part}.csv.gz" for part in ("1625", "746", "impens", "schilling")),
-            urls=(f"{UCI}static/public/330/hiv+1+protease+cleavage.zip",),
-            home=f"{UCI}dataset/330/hiv+1+protease+cleavage",
-            terms="CC BY 4.0, as far as known",
-        ),
-        DataSet(
-            name="omniglot",
-            rows=32_460,
-            columns=784,
-            files=("omniglot28.npz",),
-            urls=tuple(
-                f"{OMNIGLOT}raw/master/python/images_{part}.zip" for part in ("background", "evaluation")
-            ),
-            home=OMNIGLOT,
-            terms="MIT licence",
-        ),
     )
 }
 
@@ -120,12 +98,15 @@ def available() -> Table:
 
 def fetch(name: str) -> list[Path]:
     """The files of a data set on this machine; without any, its originals are downloaded."""
-    return locate(name)
+    if name not in DATA_SETS:
+        near = difflib.get_close_matches(name, DATA_SETS, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(DATA_SETS)}."
+        raise SettingError(f"no data set is called {name!r}; {hint}")
+    return locate(DATA_SETS[name])
 
 
-def locate(name: str, path: str | Path | None = None) -> list[Path]:
+def locate(data: DataSet, path: str | Path | None = None) -> list[Path]:
     """The files of a data set: at ``path`` if given (a file or a folder), or else wherever they are."""
-    data = _data_set(name)
     if path is None:
         return _kept(data) or [_download(data, url) for url in data.urls]
     path = Path(path)
@@ -134,7 +115,7 @@ def locate(name: str, path: str | Path | None = None) -> list[Path]:
     found = _in_folder(data, path)
     if not found:
         raise ProblemError(
-            f"the folder {path} holds no copy of {name}: it needs {_list(data.files)}, "
+            f"the folder {path} holds no copy of {data.name}: it needs {_list(data.files)}, "
             f"or {_list(data.originals)} from {data.home}."
         )
     return found
@@ -161,18 +142,17 @@ def read_raw(path: str | Path) -> bytes:
         raise ProblemError(f"{path} cannot be read: {getattr(error, 'strerror', error)}.") from None
 
 
-def read_bytes(path: str | Path, member: str | None = None) -> bytes:
+def read_bytes(path: str | Path) -> bytes:
     """What a file holds, unpacked: gzip and zip are recognised by their content, not by their name.
 
-    ``member`` is the name of a file inside a zip archive; without it the archive must hold just one, or
-    be an Excel workbook, which is left as it is.
+    A zip archive must hold just one file, or be an Excel workbook, which is left as it is.
     """
     data = read_raw(path)
     try:
         if data.startswith(b"\x1f\x8b"):
             data = gzip.decompress(data)
         if data.startswith(ARCHIVE):
-            return _unzip(data, member, path)
+            return _unzip(data, path)
     except ProblemError:
         raise
     except Exception:  # a damaged archive raises whatever its decoders stumble over
@@ -180,9 +160,9 @@ def read_bytes(path: str | Path, member: str | None = None) -> bytes:
     return data
 
 
-def read_text(path: str | Path, member: str | None = None) -> str:
+def read_text(path: str | Path) -> str:
     """The text of a file, unpacked; it must be UTF-8."""
-    return decode(read_bytes(path, member), path)
+    return decode(read_bytes(path), path)
 
 
 def is_workbook(data: bytes) -> bool:
@@ -206,14 +186,6 @@ def decode(data: bytes, path: str | Path) -> str:
         raise ProblemError(
             f"{path} is no UTF-8 text: line {line} holds the byte 0x{byte:02x}; save it as UTF-8."
         ) from None
-
-
-def _data_set(name: str) -> DataSet:
-    if name in DATA_SETS:
-        return DATA_SETS[name]
-    near = difflib.get_close_matches(name, DATA_SETS, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(DATA_SETS)}."
-    raise SettingError(f"no data set is called {name!r}; {hint}")
 
 
 def _kept(data: DataSet) -> list[Path]:
@@ -262,20 +234,15 @@ def _download(data: DataSet, url: str) -> Path:
     return path
 
 
-def _unzip(data: bytes, member: str | None, path: str | Path) -> bytes:
-    """One file of an archive, or of an archive inside it."""
+def _unzip(data: bytes, path: str | Path) -> bytes:
+    """The one file of an archive."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         names = [name for name in archive.namelist() if not name.endswith("/")]
-        wanted = [name for name in names if member is None or name.rsplit("/", 1)[-1] == member]
         if "xl/workbook.xml" in names:
             return data
-        if len(wanted) == 1:
-            return archive.read(wanted[0])
-        inner = [name for name in names if name.lower().endswith(".zip")]
-        if member is not None and not wanted and len(inner) == 1:
-            return _unzip(archive.read(inner[0]), member, path)
-    what = f"no file {member}" if member else f"{len(names)} files instead of one"
-    raise ProblemError(f"the archive {path} holds {what}.")
+        if len(names) == 1:
+            return archive.read(names[0])
+    raise ProblemError(f"the archive {path} holds {len(names)} files instead of one.")
 
 
 def _last_part(url: str) -> str:

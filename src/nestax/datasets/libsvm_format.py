@@ -36,7 +36,7 @@ def libsvm(name: str | Path) -> tuple[np.ndarray, np.ndarray]:
             )
         return parse_libsvm(read_text(name), name)[:2]
     source = DATA_SETS[str(name)]
-    (file,) = locate(source.name)
+    (file,) = locate(source)
     X, y, _ = parse_libsvm(read_text(file), file)
     if X.shape != (source.rows, source.columns):
         raise ProblemError(

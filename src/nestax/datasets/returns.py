@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from nestax.datasets.cells import SHOWN, Cells, cells_of, cells_of_csv, leave_out, listed
-from nestax.datasets.fetching import decode, is_workbook, locate, read_bytes
+from nestax.datasets.fetching import DATA_SETS, decode, is_workbook, locate, read_bytes
 from nestax.datasets.french_format import LIBRARY, UNKNOWN, FrenchTable, french_tables
 from nestax.errors import ProblemError, SettingError, check_count, choose
 from nestax.table import pandas
@@ -81,7 +81,7 @@ def industry(count: int, *, path: str | Path | None = None, rows: int | None = N
     """
     if count not in (10, 12, 17, 30):
         raise SettingError(f"count must be one of 10, 12, 17, 30; got {count!r}.")
-    (file,) = locate(f"industry{count}", path)
+    (file,) = locate(DATA_SETS[f"industry{count}"], path)
     text = decode(read_bytes(file), file)
     tables = {table.title: table for table in french_tables(text)}
     # A file that begins with a line of names is the table itself.

@@ -1,12 +1,6 @@
 """Ready problems, one family a file."""
 
-from typing import Any
-
-from nestax.moved import NAMES, moved_name
-from nestax.problems.chains.convex_chain import convex_chain as convex_chain
-from nestax.problems.chains.sloped_chain import sloped_chain as sloped_chain
-from nestax.problems.chains.smooth_chain import smooth_chain as smooth_chain
-from nestax.problems.chains.zero_chain import zero_chain as zero_chain
+from nestax.problems.convex_chain import convex_chain as convex_chain
 from nestax.problems.coupled.average_precision import average_precision as average_precision
 from nestax.problems.coupled.contrastive import contrastive as contrastive
 from nestax.problems.coupled.ndcg import ndcg as ndcg
@@ -34,9 +28,3 @@ from nestax.problems.tilted.hierarchical_term import groups_of as groups_of
 from nestax.problems.tilted.hierarchical_term import hierarchical_term as hierarchical_term
 from nestax.problems.tilted.term import term as term
 from nestax.problems.tilted.tilting import with_tilts as with_tilts
-
-
-def __getattr__(name: str) -> Any:
-    if f"problems.{name}" in NAMES:
-        return moved_name(f"problems.{name}")
-    raise AttributeError(f"module 'nestax.problems' has no attribute {name!r}")

@@ -19,6 +19,8 @@ import nestax as nx
 from nestax.loop.compiled import TRACES
 from nestax.problems.tilted.tilting import TiltedRange, largest_exponent, tilted
 
+from experiments.cleavage import hiv1
+
 SIZES = (12, 5, 7)
 
 
@@ -465,7 +467,7 @@ def test_more_that_is_refused():
 @pytest.mark.skipif("NESTAX_DATA" not in os.environ, reason="REAL DATA NOT CHECKED: set NESTAX_DATA")
 def test_cleavage_of_hiv_1_with_a_rare_class_and_wrong_labels():
     """The recipe of the TERM paper's code, first split: 1 : 20, 1,500 of 4,385 labels drawn anew."""
-    X, y = nx.datasets.hiv1()
+    X, y = hiv1()
     old = np.random.RandomState
     order = old(0).permutation(len(y))
     X, y = X[order], y[order]

@@ -59,19 +59,21 @@ from nestax.chain.problem import Problem
 from nestax.datasets import corrupt
 from nestax.errors import ProblemError, check_count, choose
 from nestax.figures import NAMES
-from nestax.paper.contenders import (
+from nestax.problems import groups_of, hierarchical_term
+from nestax.run.sweep import Settings, Sweep, grid, sweep
+from nestax.study.compare import TAIL, tuning_seeds
+from nestax.table import Table
+
+from experiments.cells import keep
+from experiments.contenders import (
     Contender,
     atscgd,
-    draw_panels,
     nested_spider,
     nlasg,
     scsc,
     smvr,
 )
-from nestax.problems import groups_of, hierarchical_term
-from nestax.run.sweep import Settings, Sweep, grid, sweep
-from nestax.study.compare import TAIL, tuning_seeds
-from nestax.table import Table
+from experiments.figures import draw_panels
 
 RARE = 1
 TEST_SHARE = 0.2
@@ -461,7 +463,7 @@ def reproduce_term(
             if method not in cell.trials:
                 settings = grid(lr=rates, **{contender.knob: contender.values})
                 cell.trials[method] = runner.try_out(contender, settings, tuning, reported)
-                _keep(file, cell)
+                keep(file, cell, _plain)
             tell(f"{name:<14} {method:<19} {_line(cell.trials[method])}")
         found.trials[name] = {method: cell.trials[method] for method in CONTENDERS}
         found.references[name] = cell.references
@@ -494,18 +496,8 @@ def kept_runs(cells: Path, batches: str, names: Sequence[str]) -> TiltedRuns:
     return found
 
 
-def _keep(file: Path | None, cell: Cell) -> None:
-    """Writes it whole or not at all; curves with four digits."""
-    if file is None:
-        return
-    file.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = file.with_suffix(".unfinished")
-    unfinished.write_text(json.dumps(dataclasses.asdict(cell), default=_plain))
-    unfinished.replace(file)
-
-
 def _plain(x: np.ndarray) -> list[Any]:
-    """An array for a file; those with two axes are curves."""
+    """An array for a file; those with two axes are curves, and get four digits."""
     short = np.vectorize(lambda number: float(f"{number:.4g}"))
     return (short(x) if x.ndim == 2 else x).tolist()
 

@@ -13,10 +13,20 @@ from pathlib import Path
 
 import numpy as np
 
-from nestax.datasets.fetching import DATA_SETS, locate, read_raw
+from nestax.datasets.fetching import DataSet, locate, read_raw
 from nestax.errors import ProblemError, SettingError, check_count, check_seed
 from nestax.problems.few_shot.tasks import Tasks
 
+HOME = "https://github.com/brendenlake/omniglot/"
+OMNIGLOT = DataSet(
+    name="omniglot",
+    rows=32_460,
+    columns=784,
+    files=("omniglot28.npz",),
+    urls=tuple(f"{HOME}raw/master/python/images_{part}.zip" for part in ("background", "evaluation")),
+    home=HOME,
+    terms="MIT licence",
+)
 CHARACTERS = 1623
 DRAWERS = 20
 SIDE = 28
@@ -105,7 +115,7 @@ def omniglot(*, side: int = SIDE, path: str | Path | None = None) -> Omniglot:
     """
     if side not in (28, 14, 7):
         raise SettingError(f"side must be 28, 14 or 7; got {side!r}.")
-    files = locate("omniglot", path)
+    files = locate(OMNIGLOT, path)
     images = _one_array(files[0]) if len(files) == 1 else _archives(files)
     if images.shape != (CHARACTERS * DRAWERS, SIDE, SIDE) or images.dtype != np.uint8:
         raise ProblemError(
@@ -128,7 +138,7 @@ def _one_array(file: Path) -> np.ndarray:
     except Exception:  # whatever the decoders of a damaged file stumble over
         raise ProblemError(
             f"{file} is not a copy of Omniglot, or it is damaged: give an omniglot28.npz, or the folder "
-            f"of {' and '.join(DATA_SETS['omniglot'].originals)}."
+            f"of {' and '.join(OMNIGLOT.originals)}."
         ) from None
 
 

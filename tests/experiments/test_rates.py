@@ -7,7 +7,9 @@ import pytest
 
 import nestax as nx
 from nestax.loop import compiled
-from nestax.study.rates import Halving, fit
+
+from experiments.rates import Halving, fit, measure_rates
+from experiments.smooth_chain import smooth_chain
 
 
 def test_the_fit_finds_the_exponent_and_its_interval():
@@ -23,7 +25,7 @@ def test_the_fit_finds_the_exponent_and_its_interval():
 @pytest.mark.parametrize("kind", ["nonconvex", "convex", "strongly convex", "PL"])
 @pytest.mark.parametrize("levels", [1, 4])
 def test_families_have_the_optimum_and_the_closed_form_they_claim(kind, levels):
-    problem = nx.problems.smooth_chain(kind, levels, rows=50)
+    problem = smooth_chain(kind, levels, rows=50)
     w = jnp.linspace(-2, 2, 8)
     np.testing.assert_allclose(problem.exact(w), problem.level_values(w)[-1], rtol=1e-12)
     value, grad = problem.value_and_grad(jnp.zeros(8))
@@ -33,7 +35,7 @@ def test_families_have_the_optimum_and_the_closed_form_they_claim(kind, levels):
 
 def test_families_are_of_the_kind_they_claim():
     curvature = lambda kind, levels, x: jax.hessian(
-        lambda s: nx.problems.smooth_chain(kind, levels, rows=10).exact(jnp.full(8, s))
+        lambda s: smooth_chain(kind, levels, rows=10).exact(jnp.full(8, s))
     )(x)
     points = jnp.linspace(-4, 4, 81)
     least = lambda kind, levels: min(float(curvature(kind, levels, x)) for x in points[::4])
@@ -43,7 +45,7 @@ def test_families_are_of_the_kind_they_claim():
     assert least("nonconvex", 2) < -0.1
     for levels in (1, 3):
         assert least("PL", levels) < -0.05
-        problem = nx.problems.smooth_chain("PL", levels, rows=10)
+        problem = smooth_chain("PL", levels, rows=10)
         grads = [problem.value_and_grad(jnp.full(8, x)) for x in points if abs(x) > 0.05]
         ratios = [float(g @ g / (2 * f)) for f, g in grads]  # ≥ μ is the PL inequality
         assert min(ratios) > 5e-3
@@ -57,7 +59,7 @@ def test_stages_of_the_rate_double():
 
 @pytest.mark.slow
 def test_a_small_measurement(tmp_path, monkeypatch):
-    measure = lambda: nx.study.rates(
+    measure = lambda: measure_rates(
         "strongly convex",
         ["SMVR", "SMVR in stages"],
         [2],
@@ -73,12 +75,12 @@ def test_a_small_measurement(tmp_path, monkeypatch):
     assert 0.4 < exponents["SMVR in stages"] < 3
     assert 0.4 < exponents["SMVR"] < 3
     assert len(result.points) == 10
-    figure = result.plot(tmp_path / "rates.png")
+    figure = result.plot()
     assert figure.axes[0].get_title() == "2 levels"
 
 
 def test_bad_measurements_get_one_sentence():
     with pytest.raises(nx.SettingError, match="longest must be at least 16384"):
-        nx.study.rates(longest=100)
+        measure_rates(longest=100)
     with pytest.raises(nx.SettingError, match="methods must be one of SMVR"):
-        nx.study.rates(methods=["Adam"])
+        measure_rates(methods=["Adam"])

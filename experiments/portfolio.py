@@ -28,22 +28,23 @@ from nestax.chain.problem import Problem
 from nestax.errors import ProblemError, check_count
 from nestax.estimators import NLASG, SMVR, AdjointSMVR, SnapshotSMVR
 from nestax.figures import NAMES
-from nestax.paper.contenders import (
+from nestax.problems import exact_portfolio, mean_deviation
+from nestax.problems.portfolio.exact import Optimum
+from nestax.run.sweep import Settings, Sweep, grid, sweep
+from nestax.study.compare import TAIL, tuning_seeds
+from nestax.table import Table
+
+from experiments.cells import kept_in
+from experiments.contenders import (
     Contender,
     atscgd,
-    draw_panels,
     last_within,
     nested_spider,
     nlasg,
     scsc,
     smvr,
 )
-from nestax.problems import exact_portfolio, mean_deviation
-from nestax.problems.portfolio.exact import Optimum
-from nestax.run.sweep import Settings, Sweep, grid, sweep
-from nestax.study.compare import TAIL, tuning_seeds
-from nestax.study.rates import kept_in
-from nestax.table import Table
+from experiments.figures import draw_panels
 
 #: The sample of the paper: July 1926 to October 2021.
 ROWS = 25_105

@@ -3,7 +3,7 @@
 N(ε) is the least number of samples after which E‖∇F(w_τ)‖ ≤ ε, τ uniform over the steps so far: what the
 theorems bound. Of a method that returns an average, w_τ are its averages. Learning rate and forgetting
 rate are constant in a run and chosen for each ε, so that no schedule takes part. The problem changes
-with ε too (``nx.problems.sloped_chain``, ``zero_chain``): a bound says what happens on the worst problem
+with ε too (``sloped_chain``, ``zero_chain``): a bound says what happens on the worst problem
 for each ε, and on a fixed one the way from the start soon costs nothing.
 """
 
@@ -122,7 +122,7 @@ def complexity(
 
     Args:
         method: "Plain", "SCSC", "NLASG", "ATSCGD", "SSD", "NestedSPIDER", "SMVR" or "SelfTuning".
-        family: from ε to the problem, such as ``nx.problems.sloped_chain``.
+        family: from ε to the problem, such as ``sloped_chain``.
         accuracies: ε, falling.
         seeds, tune_seeds: how many, at least 2.
         longest: steps of the longest run that settings are chosen by; reported runs may be longer.

@@ -6,6 +6,8 @@ import pytest
 
 import nestax as nx
 
+from experiments.sloped_chain import sloped_chain
+
 POINTS = np.linspace(-2, 3, 41)
 
 
@@ -19,7 +21,7 @@ def h(x, left, right):
 @pytest.mark.parametrize(("bowl", "left"), [("symmetric", 0.4), ("asymmetric", 1.0)])
 @pytest.mark.parametrize("levels", [1, 3])
 def test_every_level_is_what_the_docstring_says(bowl, left, levels):
-    problem = nx.problems.sloped_chain(0.2, levels, bowl=bowl, rows=30)
+    problem = sloped_chain(0.2, levels, bowl=bowl, rows=30)
     for i, level in enumerate(problem.levels):
         e_1, e_2 = (np.asarray(e)[:, 0] for e in level.source.population().draws)
         for x in POINTS[::4]:
@@ -35,7 +37,7 @@ def test_every_level_is_what_the_docstring_says(bowl, left, levels):
 
 @pytest.mark.parametrize("bowl", ["symmetric", "asymmetric"])
 def test_closed_form_gradient_and_optimum(bowl):
-    problem = nx.problems.sloped_chain(0.1, 3, bowl=bowl, rows=50)
+    problem = sloped_chain(0.1, 3, bowl=bowl, rows=50)
     for x in POINTS:
         w = jnp.full(1, x)
         value, grad = problem.value_and_grad(w)
@@ -52,14 +54,14 @@ def test_closed_form_gradient_and_optimum(bowl):
 
 @pytest.mark.parametrize("eps", [0.2, 0.05])
 def test_the_start_is_one_above_the_optimum_and_as_steep_as_twice_the_accuracy(eps):
-    value, grad = (lambda p: p.value_and_grad(p.w0))(nx.problems.sloped_chain(eps, 2, rows=10))
+    value, grad = (lambda p: p.value_and_grad(p.w0))(sloped_chain(eps, 2, rows=10))
     assert 0.9 < value <= 1
     np.testing.assert_allclose(grad, 2 * eps, rtol=1e-12)
 
 
 def test_noisy_values_hide_the_asymmetric_bowl():
     """Where the mean over draws of h′(x + e) is 0, h′ is 2ε: who plugs draws in stays on the slope."""
-    level = nx.problems.sloped_chain(0.05, 2, bowl="asymmetric").levels[0]
+    level = sloped_chain(0.05, 2, bowl="asymmetric").levels[0]
     e = np.asarray(level.source.population().draws[1])[:, 0]
     slopes = {x: np.clip(x + e, -1, 0.1).mean() for x in np.linspace(0, 3, 61)}
     still = min(x for x, slope in slopes.items() if slope > 0)
@@ -78,4 +80,4 @@ def test_noisy_values_hide_the_asymmetric_bowl():
 )
 def test_what_cannot_be_meant_is_refused(settings, words):
     with pytest.raises(nx.SettingError, match=words):
-        nx.problems.sloped_chain(**settings)
+        sloped_chain(**settings)

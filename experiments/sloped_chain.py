@@ -21,7 +21,8 @@ from jaxtyping import Array
 from nestax.chain.level import Level
 from nestax.chain.problem import Problem
 from nestax.errors import check_count, check_setting, choose
-from nestax.problems.chains.smooth_chain import centred, inner
+
+from experiments.smooth_chain import centred, inner
 
 BOWLS = ("symmetric", "asymmetric")
 

@@ -1,7 +1,6 @@
 """The experiments of the paper, in small; and what is claimed about them, on real data."""
 
 import dataclasses
-import importlib
 import json
 import os
 from pathlib import Path
@@ -15,10 +14,12 @@ from typer.testing import CliRunner
 
 import nestax as nx
 from nestax.loop import compiled
-from nestax.paper import portfolio, reproduce_portfolio
 from nestax.run.prepare import as_method
 from nestax.run.sweep import Point
 from nestax.study.compare import FIRST_TUNING_SEED
+
+from experiments import commands, portfolio
+from experiments.portfolio import reproduce_portfolio
 
 FOLDER = os.environ.get("NESTAX_DATA")
 real = pytest.mark.skipif(
@@ -197,19 +198,17 @@ def test_the_figures_have_a_row_per_measure(result):
 
 
 def test_the_command_writes_a_report(result, tmp_path, monkeypatch):
-    from nestax.cli import app
-
     asked = []
 
     def found(markets, *, seeds, tune_seeds, cells, tell):
         asked.append((list(markets), seeds, tune_seeds))
         return result
 
-    monkeypatch.setattr(importlib.import_module("nestax.cli.reproduce"), "reproduce_portfolio", found)
+    monkeypatch.setattr(commands, "reproduce_portfolio", found)
     monkeypatch.setattr("nestax.datasets.fetching.cache", lambda: None)
     monkeypatch.setenv("NESTAX_DATA", str(tmp_path))  # holds no copy
     out = tmp_path / "out"
-    done = CliRunner().invoke(app, ["reproduce", "portfolio", "--seeds", "4", "--out", str(out)])
+    done = CliRunner().invoke(commands.app, ["portfolio", "--seeds", "4", "--out", str(out)])
     assert done.exit_code == 0
     assert asked == [(["made-up"], 4, 3)]
     assert "so the returns are made up" in done.output
@@ -227,13 +226,13 @@ def test_the_command_writes_a_report(result, tmp_path, monkeypatch):
 
     loaded = []
     monkeypatch.setattr("nestax.datasets.industry", lambda count, rows: loaded.append((count, rows)))
-    done = CliRunner().invoke(app, ["reproduce", "portfolio", "--full", "--json"])
+    done = CliRunner().invoke(commands.app, ["portfolio", "--full", "--json"])
     assert loaded == [(10, 25_105), (12, 25_105), (17, 25_105), (30, 25_105)]
     assert asked[1] == ([f"Industry-{count}" for count, _ in loaded], 20, 8)
     numbers = json.loads(done.stdout)
-    assert CliRunner().invoke(app, ["reproduce", "portfolio", "--industries", "30, 12"]).exit_code == 0
+    assert CliRunner().invoke(commands.app, ["portfolio", "--industries", "30, 12"]).exit_code == 0
     assert asked[2] == (["Industry-30", "Industry-12"], 5, 3)
-    done = CliRunner().invoke(app, ["reproduce", "portfolio", "--industries", "10,11"])
+    done = CliRunner().invoke(commands.app, ["portfolio", "--industries", "10,11"])
     assert done.exit_code == 2
     assert "industries must be some of 10, 12, 17, 30; got '11'." in done.output
     assert [row["method"] for row in numbers["methods"]] == list(result.trials["small"])

@@ -49,17 +49,20 @@ import optax
 from jaxtyping import Array
 
 from nestax.chain.problem import Problem
-from nestax.datasets import Omniglot
 from nestax.errors import ProblemError, SettingError
 from nestax.estimators import ATSCGD, NLASG, SCSC, Plain, ProductSMVR
 from nestax.estimators.per_block import PerBlock
 from nestax.estimators.tscgd import published_beta
 from nestax.figures import COLOURS
 from nestax.problems import maml
-from nestax.problems.few_shot.networks import convolutional, in_one_vector
 from nestax.run.sweep import grid, sweep
 from nestax.steps import Averaged, Descent, adam_type
 from nestax.table import Table
+
+from experiments.cells import keep
+from experiments.figures import empty_panels
+from experiments.handwriting import Omniglot
+from experiments.networks import convolutional, in_one_vector
 
 WAYS = 5
 INNER_STEPS = 5
@@ -285,7 +288,7 @@ def run_cell(
 
     def trial(row: int, seed: int) -> CellRun:
         files.append(_file(cells, method, shots, f"-setting-{row}-seed-{seed}"))
-        return _kept(files[-1], CellRun, setup) or _keep(files[-1], run(row, seed, setup.steps))
+        return _kept(files[-1], CellRun, setup) or keep(files[-1], run(row, seed, setup.steps))
 
     tried = {row: trial(row, 0) for row in rows}
     best = max(tried, key=lambda row: tried[row].late)
@@ -305,7 +308,7 @@ def run_cell(
         step_ms=1e3 * (longer.seconds - short.seconds) / stride,
         device=jax.devices()[0].device_kind,
     )
-    _keep(_file(cells, method, shots), cell)
+    keep(_file(cells, method, shots), cell)
     for file in filter(None, files):
         file.unlink()
     return cell
@@ -344,7 +347,7 @@ def reproduce_maml(
     """Figure 4, from cells that are computed unless they are kept in a folder.
 
     Args:
-        images: from ``nx.datasets.omniglot``, of the side of the set-up.
+        images: from ``handwriting.omniglot``, of the side of the set-up.
         shots: images of a class that a task may learn from.
         setup: ``FULL`` or ``QUICK``.
         methods: which of ``RIVALS`` to compute; None means all. Kept cells of others are shown too.
@@ -501,13 +504,8 @@ class FewShot:
 
     def plot(self) -> Any:
         """Accuracy on training and test tasks against images drawn."""
-        try:
-            from matplotlib.figure import Figure
-            from matplotlib.ticker import EngFormatter
-        except ImportError:
-            raise ImportError("figures need matplotlib: pip install 'nestax[plot]'.") from None
-        figure = Figure(figsize=(9.5, 3.4 * len(self.shots) + 0.8), layout="constrained")
-        axes = figure.subplots(len(self.shots), 2, squeeze=False, sharey="row")
+        size = (9.5, 3.4 * len(self.shots) + 0.8)
+        figure, axes = empty_panels(len(self.shots), 2, size, sharey="row")
         # A colour for every method with memory; the baselines are black. Dashes have a first moment.
         *own, black = COLOURS
         colours = [*own, own[-1], black, black, black]
@@ -528,9 +526,6 @@ class FewShot:
                 axis.axhline(100 / WAYS, color="0.6", lw=0.8)
                 axis.annotate("chance", (1, 100 / WAYS), (-4, 3), **CORNER)
                 axis.set_title(f"{number}-shot, {'training' if kind == 'train' else 'test'} tasks")
-                axis.xaxis.set_major_formatter(EngFormatter(sep=""))
-                axis.grid(alpha=0.25)
-                axis.spines[["top", "right"]].set_visible(False)
             axes[row, 0].set_ylabel("accuracy, percent")
         for axis in axes[-1]:
             axis.set_xlabel("images drawn, all levels")
@@ -550,16 +545,6 @@ def _file(cells: Path | None, method: str, shots: int, part: str = "") -> Path |
         return None
     plain = "".join(c if c.isalnum() else "-" for c in method.lower().replace(", ", "-"))
     return cells / f"{shots}-shot-{plain}{part}.json"
-
-
-def _keep(file: Path | None, held: Held) -> Held:
-    """Writes it whole or not at all."""
-    if file is not None:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = file.with_suffix(".unfinished")
-        unfinished.write_text(json.dumps(dataclasses.asdict(held)))
-        unfinished.replace(file)
-    return held
 
 
 def _chosen(tuned: Path | None, method: str, shots: int) -> dict[str, float] | None:

@@ -7,7 +7,10 @@ import numpy as np
 import pytest
 
 import nestax as nx
-from nestax.study.complexity import Point, complexity, exponent, first_at_most, ratio, running_mean
+
+from experiments.complexity import Point, complexity, exponent, first_at_most, ratio, running_mean
+from experiments.sloped_chain import sloped_chain
+from experiments.zero_chain import zero_chain
 
 
 def points(p, counts=1.0, spread=0.0):
@@ -72,7 +75,7 @@ def measured(method, family, **more):
 
 
 def test_a_small_measurement():
-    family = lambda eps: nx.problems.sloped_chain(eps, 2)
+    family = lambda eps: sloped_chain(eps, 2)
     found = measured("SMVR", family, accuracies=(0.2, 0.14))
     assert [point.eps for point in found] == [0.2, 0.14]
     for point in found:
@@ -100,7 +103,7 @@ def test_a_small_measurement():
 
 
 def test_an_accuracy_out_of_reach_ends_the_search():
-    family = lambda eps: nx.problems.sloped_chain(eps, 2, bowl="asymmetric")
+    family = lambda eps: sloped_chain(eps, 2, bowl="asymmetric")
     found = measured("Plain", family, accuracies=(0.05, 0.03))
     assert [point.samples for point in found] == [math.inf]
     assert found[0].least > 0.05
@@ -109,20 +112,20 @@ def test_an_accuracy_out_of_reach_ends_the_search():
 
 def test_an_accuracy_that_other_seeds_do_not_reach_does_not_end_it():
     missed = Point(0.2, math.inf, (), 1, 1, True, 0.1, steps=16)
-    (point,) = measured("Plain", nx.problems.zero_chain, accuracies=(0.3, 0.25), found=[missed])
+    (point,) = measured("Plain", zero_chain, accuracies=(0.3, 0.25), found=[missed])
     assert point.eps == 0.25
 
 
 def test_of_settings_that_arrive_together_an_inner_one_is_taken():
-    (point,) = measured("Plain", nx.problems.zero_chain, accuracies=(0.25,))
+    (point,) = measured("Plain", zero_chain, accuracies=(0.25,))
     assert point.inside
     assert point.lr < 8
 
 
 def test_averages_of_weights_are_what_a_method_is_judged_by_that_returns_them():
-    (point,) = measured("SSD", nx.problems.sloped_chain, accuracies=(0.2,))
+    (point,) = measured("SSD", sloped_chain, accuracies=(0.2,))
     again = nx.sweep(
-        nx.problems.sloped_chain(0.2),
+        sloped_chain(0.2),
         lambda s: nx.SSD(lr=lambda count: 1 / (2 / (s.lr * (count + 1)) + 1 / s.knob)),
         settings=nx.grid(lr=[point.lr], knob=[point.knob]),
         seeds=3,

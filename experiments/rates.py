@@ -23,14 +23,17 @@ from jaxtyping import Array
 from nestax.chain.problem import Problem
 from nestax.errors import SettingError, check_count, choose
 from nestax.estimators import ATSCGD, NLASG, SCSC, SMVR
+from nestax.figures import COLOURS, DASHES
 from nestax.parts.settings import Decay, Schedule
-from nestax.problems import smooth_chain
-from nestax.problems.chains.smooth_chain import KINDS
 from nestax.run.sweep import Sweep, grid, sweep
 from nestax.steps import Descent
 from nestax.study.compare import tuning_seeds
 from nestax.table import Table
 from nestax.theory.regularise import regularised
+
+from experiments.cells import kept_in
+from experiments.figures import empty_panels
+from experiments.smooth_chain import KINDS, smooth_chain
 
 #: Length of the first stage, where stages double.
 FIRST_STAGE = 100
@@ -110,7 +113,7 @@ CONTENDERS = {
 
 @dataclasses.dataclass(frozen=True)
 class Rates:
-    """Result of ``rates``.
+    """Result of ``measure_rates``.
 
     table: one row per method and number of levels: exponent with a 95 % interval, claim, settings.
     points: every measured point: method, levels, steps, samples, mean error, standard error.
@@ -125,14 +128,43 @@ class Rates:
 
     __repr__ = __str__
 
-    def plot(self, path: str | Path | None = None) -> Any:
-        """Error against samples, one panel per number of levels."""
-        from nestax.figures import plot_rates
+    def plot(self) -> Any:
+        """Error against samples on logarithmic axes, one panel per number of levels."""
+        numbers = sorted(set(self.points.column("levels")))
+        wide = 2 if len(numbers) == 4 else min(3, len(numbers))
+        high = -(-len(numbers) // wide)
+        size = (4.2 * wide, 3.4 * high)
+        figure, axes = empty_panels(high, wide, size, sharex=True, sharey=True)
+        for axis in axes.flat[len(numbers) :]:
+            axis.set_visible(False)
+        names = list(dict.fromkeys(self.points.column("method")))
+        for axis, K in zip(axes.flat, numbers, strict=False):
+            for number, name in enumerate(names):
+                rows = [row for row in self.points.rows if row[:2] == [K, name]]
+                fitted = next(row for row in self.table.rows if row[:2] == [K, name])
+                _, _, exponent, low, top, claimed, _ = fitted
+                claim = f", claimed {claimed:g}" if isinstance(claimed, float) else ""
+                axis.errorbar(
+                    [row[3] for row in rows],
+                    [row[4] for row in rows],
+                    yerr=[row[5] for row in rows],
+                    color=COLOURS[number],
+                    ls=DASHES[number % len(DASHES)],
+                    marker="o",
+                    ms=3,
+                    label=f"{name}: {exponent:.2f} ({low:.2f}–{top:.2f}){claim}",
+                )
+            axis.set(xscale="log", yscale="log", title=f"{K} level{'s' if K > 1 else ''}")
+            axis.set_xlabel("samples drawn, all levels")
+            axis.xaxis.set_minor_formatter("")
+            axis.tick_params(labelbottom=True)
+            axis.legend(frameon=False, fontsize=7)
+        for row in axes:
+            row[0].set_ylabel("mean ‖∇F‖" if self.family == "nonconvex" else "F(w) − F*")
+        return figure
 
-        return plot_rates(self.points, self.table, self.family, path)
 
-
-def rates(
+def measure_rates(
     family: str = "nonconvex",
     methods: Sequence[str] = ("SMVR", "SCSC", "NLASG", "ATSCGD"),
     levels: Sequence[int] = (1, 2, 3),
@@ -153,7 +185,7 @@ def rates(
     interval comes from resampling the seeds.
 
     Args:
-        family: "nonconvex", "convex", "strongly convex" or "PL"; see ``nx.problems.smooth_chain``.
+        family: "nonconvex", "convex", "strongly convex" or "PL"; see ``smooth_chain``.
         methods: names from "SMVR", "SMVR in stages", "SMVR in stages, regularised", "SCSC", "NLASG",
             "ATSCGD".
         levels: numbers of levels.
@@ -197,11 +229,6 @@ def rates(
     columns = ["levels", "method", "exponent", "low", "high", "claimed", "lr"]
     named = ["levels", "method", "steps", "samples", "error", "standard error"]
     return Rates(family, Table(columns, rows), Table(named, points))
-
-
-def kept_in(cells: Path | None, name: str) -> dict[str, Any]:
-    """What a sweep is told to be kept in a folder of that name, and found again."""
-    return {} if cells is None else {"checkpoint": cells / name, "resume": True}
 
 
 def fit(samples: np.ndarray, errors: np.ndarray) -> tuple[float, float, float]:

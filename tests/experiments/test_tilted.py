@@ -1,7 +1,6 @@
 """Figure 3 and Table 2 of the paper, in small; and what is claimed about them, on real data."""
 
 import dataclasses
-import importlib
 import json
 import os
 from pathlib import Path
@@ -15,10 +14,12 @@ from typer.testing import CliRunner
 
 import nestax as nx
 from nestax.loop.compiled import TRACES
-from nestax.paper import reproduce_term, tilted
 from nestax.run.prepare import as_method
 from nestax.run.sweep import Point
 from nestax.study.compare import FIRST_TUNING_SEED
+
+from experiments import commands, sets, tilted
+from experiments.tilted import reproduce_term
 
 FOLDER = os.environ.get("NESTAX_DATA")
 real = pytest.mark.skipif(
@@ -363,24 +364,22 @@ def test_figure_3_has_loss_and_gradient_norm_of_every_method(result):
 
 
 def test_the_command_writes_a_report(result, tmp_path, monkeypatch):
-    from nestax.cli import app
-
     asked = []
 
-    def found(sets, *, seeds, tune_seeds, batches, cells, tell):
-        asked.append((sets, seeds, tune_seeds, batches, cells))
+    def found(classes, *, seeds, tune_seeds, batches, cells, tell):
+        asked.append((classes, seeds, tune_seeds, batches, cells))
         return result
 
-    monkeypatch.setattr(importlib.import_module("nestax.cli.reproduce"), "reproduce_term", found)
+    monkeypatch.setattr(commands, "reproduce_term", found)
     monkeypatch.setattr("nestax.datasets.fetching.cache", lambda: None)
     monkeypatch.setenv("NESTAX_DATA", str(tmp_path))  # holds no copy
     out = tmp_path / "out"
-    done = CliRunner().invoke(app, ["reproduce", "term", "--seeds", "4", "--out", str(out)])
+    done = CliRunner().invoke(commands.app, ["term", "--seeds", "4", "--out", str(out)])
     assert done.exit_code == 0
     assert "so the later set that scikit-learn brings is used" in done.output
-    (sets, *rest) = asked[0]
+    (classes, *rest) = asked[0]
     assert rest == [4, 3, "stratified", None]
-    ((X, y),) = sets.values()
+    ((X, y),) = classes.values()
     assert (X.shape, int(y.sum())) == ((569, 30), 212)  # malignant ones are the rare class
     assert result.findings()[0] in done.output
     assert "82.9 ± 8.2" in done.output
@@ -396,22 +395,22 @@ def test_the_command_writes_a_report(result, tmp_path, monkeypatch):
 
     part = (np.ones((2, 3)), np.asarray([-1, 1]))
     monkeypatch.setattr("nestax.datasets.libsvm", lambda name: part)
-    monkeypatch.setattr("nestax.datasets.hiv1", lambda: part)
-    done = CliRunner().invoke(app, ["reproduce", "term", "--full", "--json"])
-    sets, *rest = asked[1]
+    monkeypatch.setattr(sets, "hiv1", lambda: part)
+    done = CliRunner().invoke(commands.app, ["term", "--full", "--json"])
+    classes, *rest = asked[1]
     assert rest == [20, 8, "stratified", None]
-    assert list(sets) == list(tilted.PAPER)
-    assert sets["Australian"][1].tolist() == [0, 1]
-    assert len(sets["svmguide1"][1]) == 4
+    assert list(classes) == list(tilted.PAPER)
+    assert classes["Australian"][1].tolist() == [0, 1]
+    assert len(classes["svmguide1"][1]) == 4
     methods = [row["method"] for row in json.loads(done.stdout)["methods"]]
     assert methods == ["SCSC", "SMVR", *result.references["Australian"]]
 
     words = ["--full", "--batches", "pooled", "--cells", str(tmp_path)]
-    done = CliRunner().invoke(app, ["reproduce", "term", *words, "--only", "HIV-1; Australian"])
+    done = CliRunner().invoke(commands.app, ["term", *words, "--only", "HIV-1; Australian"])
     assert done.exit_code == 0
-    sets, *rest = asked[2]
-    assert (list(sets), rest) == (["HIV-1", "Australian"], [20, 8, "pooled", tmp_path])
-    done = CliRunner().invoke(app, ["reproduce", "term", "--full", "--only", "HIV"])
+    classes, *rest = asked[2]
+    assert (list(classes), rest) == (["HIV-1", "Australian"], [20, 8, "pooled", tmp_path])
+    done = CliRunner().invoke(commands.app, ["term", "--full", "--only", "HIV"])
     assert done.exit_code == 2
     assert "only: no data set is called 'HIV'; there are HIV-1; Australian;" in done.output
 
@@ -422,10 +421,8 @@ def test_the_command_writes_a_report(result, tmp_path, monkeypatch):
 @real
 @pytest.mark.data
 def test_real_sets_have_these_sizes():
-    from nestax.cli.reproduce import _sets
-
     sizes = {}
-    for name, (X, y) in _sets(full=True).items():
+    for name, (X, y) in sets.two_classes(full=True).items():
         split = tilted.split_rows(tilted.features(X), y, 0)
         sizes[name] = (*(len(labels) for _, labels in split.groups), split.X_test.shape)
     assert sizes == {

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 import nestax as nx
-from nestax.problems.chains import zero_chain as z
+
+from experiments import zero_chain as z
+from experiments.zero_chain import zero_chain
 
 EPS = 0.125
 T = 4
@@ -29,7 +31,7 @@ def points():
 
 
 def test_value_and_gradient_are_those_of_the_formula():
-    problem = nx.problems.zero_chain(EPS)
+    problem = zero_chain(EPS)
     for x in points():
         value, grad = problem.value_and_grad(jnp.asarray(x))
         np.testing.assert_allclose(value, 2 * EPS * F_T(x), rtol=1e-12)
@@ -39,7 +41,7 @@ def test_value_and_gradient_are_those_of_the_formula():
 
 
 def test_draws_have_the_gradient_as_their_mean():
-    problem = nx.problems.zero_chain(EPS)
+    problem = zero_chain(EPS)
     level = problem.levels[0]
     for x in points():
         _, jac = level.value_and_jac(jnp.asarray(x), level.source.population())
@@ -49,7 +51,7 @@ def test_draws_have_the_gradient_as_their_mean():
 
 
 def drawn(x, seen):
-    level = nx.problems.zero_chain(EPS).levels[0]
+    level = zero_chain(EPS).levels[0]
     return np.asarray(jax.grad(lambda x: level.fn(x, jnp.asarray(seen), *level.args))(jnp.asarray(x)))
 
 
@@ -65,7 +67,7 @@ def test_a_draw_reveals_one_weight_or_none(known):
 
 def test_the_chain_is_stationary_only_when_all_of_it_has_been_seen():
     rng = np.random.default_rng(1)
-    grad = jax.jit(jax.grad(nx.problems.zero_chain(EPS).exact))
+    grad = jax.jit(jax.grad(zero_chain(EPS).exact))
     for _ in range(200):
         x = rng.uniform(-4, 4, T)
         x[-1] = rng.uniform(-1, 1)
@@ -74,21 +76,21 @@ def test_the_chain_is_stationary_only_when_all_of_it_has_been_seen():
 
 @pytest.mark.slow
 def test_what_the_docstring_says_of_sizes():
-    problem = nx.problems.zero_chain(EPS)
+    problem = zero_chain(EPS)
     assert problem.w0.shape == (T,)
-    assert [nx.problems.zero_chain(0.5 / n).w0.size for n in range(2, 40)] == list(range(2, 40))
+    assert [zero_chain(0.5 / n).w0.size for n in range(2, 40)] == list(range(2, 40))
     seen = np.asarray(problem.levels[0].source.population().draws)
     assert seen.mean() == 1
     assert sorted(set(seen)) == [0, T**2]
     # A draw's derivative is not that of a drawn function, which is all that a check has against it.
     assert [line for line in nx.check(problem).levels if line.gradient_error < 1e-4] == []
     with pytest.raises(nx.SettingError, match=r"eps must be in \(0, 0.25\]; got 0.5"):
-        nx.problems.zero_chain(0.5)
+        zero_chain(0.5)
 
 
 def test_a_method_moves_no_weight_that_it_has_not_seen():
     """A weight leaves 0 no earlier than the next draw with z = 1 allows."""
-    problem = nx.problems.zero_chain(EPS)
+    problem = zero_chain(EPS)
     known = []
     for steps in range(0, 120, 8):
         run = nx.minimize(

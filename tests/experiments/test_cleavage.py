@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 import nestax as nx
-from nestax.datasets import hiv1
-from nestax.datasets.cleavage import AMINO_ACIDS, PARTS
-from nestax.datasets.fetching import DATA_SETS
+
+from experiments.cleavage import AMINO_ACIDS, HIV1, PARTS, hiv1
 
 ROWS = (1_625, 746, 947, 3_272)
 
@@ -35,14 +34,14 @@ def zipped(**files):
 
 @pytest.fixture(params=["archive", "archive inside", "folder"])
 def copy(request, machine, monkeypatch, tmp_path):
-    parts, url = made_up(), DATA_SETS["hiv1"].urls[0]
+    parts, url = made_up(), HIV1.urls[0]
     inside = {f"newHIV-1_data/{name}": part for name, part in zip(PARTS, parts, strict=True)}
     if request.param == "archive":
         machine.web[url] = zipped(**inside, readme="x")
     elif request.param == "archive inside":
         machine.web[url] = zipped(**{"newHIV-1_data.zip": zipped(**inside), "readme": "x"})
     else:
-        for name, part in zip(DATA_SETS["hiv1"].files, parts, strict=True):
+        for name, part in zip(HIV1.files, parts, strict=True):
             (tmp_path / name).write_text(part.replace("-1", "0"))
         monkeypatch.setenv("NESTAX_DATA", str(tmp_path))
     return parts
@@ -75,6 +74,11 @@ def test_one_sentence_for_a_bad_copy(tmp_path):
     path.write_bytes(zipped(**names))
     with pytest.raises(nx.ProblemError, match=r"x\.zip holds no file 746Data\.txt"):
         hiv1(path=path)
+    path.write_bytes(b"PK\3\4 and nothing else")
+    with pytest.raises(nx.ProblemError, match=r"x\.zip is a damaged archive: delete it"):
+        hiv1(path=path)
+    with pytest.raises(nx.ProblemError, match=r"there is no file .*y\.zip"):
+        hiv1(path=tmp_path / "y.zip")
     with pytest.raises(nx.ProblemError, match=r"needs hiv1_1625\.csv\.gz, .* and hiv1_schilling"):
         hiv1(path=tmp_path)
 

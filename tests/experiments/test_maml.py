@@ -1,7 +1,6 @@
 """Figure 4 of the paper in small, on made-up images: cells, and what is read off them."""
 
 import dataclasses
-import importlib
 import json
 
 import jax
@@ -9,11 +8,12 @@ import numpy as np
 import pytest
 
 import nestax as nx
-from nestax.datasets import Omniglot
-from nestax.paper import maml, reproduce_maml
-from nestax.paper.maml import Cell, FewShot, SetUp
 from nestax.problems.few_shot.networks import Network
 from nestax.run.sweep import Point
+
+from experiments import commands, maml
+from experiments.handwriting import Omniglot
+from experiments.maml import Cell, FewShot, SetUp, reproduce_maml
 
 SMALL = SetUp(
     side=7,
@@ -221,17 +221,14 @@ def test_differences_are_those_of_the_same_run(known):
     assert row == [1, "SMVR-ADAM", "Plain-ADAM", 2, "+10.0 ± 0.0", "+10.0 ± 0.0", "+15.0 ± 5.0"]
 
 
-def test_the_command_shows_differences_where_there_are_several_runs(known, monkeypatch):
-    command = importlib.import_module("nestax.cli.reproduce")
-    monkeypatch.setattr(command.datasets, "omniglot", lambda side: None)
+def test_the_command_shows_differences_where_there_are_several_runs(known):
     titles = {}
     twice = [[0.2, 0.4, 0.5, 0.7], [0.2, 0.4, 0.5, 0.6]]
     own = dataclasses.replace(known.cells["SMVR", 1], train=twice, test=twice)
     pair = ("SMVR-ADAM", "Plain-ADAM")
     several = FewShot({(name, 1): dataclasses.replace(own, method=name) for name in pair}, SMALL)
     for found in (known, several):
-        monkeypatch.setattr(command, "reproduce_maml", lambda *_, found=found, **__: found)
-        outcome = command.few_shot_figure(False, None, None, None, None, None)
+        outcome = commands.few_shot_figure(found)
         titles[len(found.cells)] = [title for title, _ in outcome.tables]
         assert outcome.records["apart"].rows == found.apart().rows
     assert titles[2][1].startswith("The same, one method less another in the same run")

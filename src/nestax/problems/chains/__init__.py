@@ -1,1 +1,0 @@
-"""Made-up chains whose optimum or whose growth is known."""

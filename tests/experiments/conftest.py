@@ -1,0 +1,1 @@
+from tests.datasets.conftest import machine as machine
