@@ -206,8 +206,12 @@ class Feed:
         return tuple(course.row(step + 1) for course in self.courses)
 
     def steps_after(self, step: int) -> int:
-        """For how many steps after ``step`` the rows are at hand; 0 if there are no more."""
-        now = self._portion(step + 1)
+        """For how many steps after ``step`` the rows are at hand; 0 if there are no more, or none came
+        until the run was to stop."""
+        try:
+            now = self._portion(step + 1)
+        except StoppedWaiting:
+            return 0
         return now.first + now.steps - 1 - step
 
     def sources(self, step: int) -> dict[int, Stream]:
