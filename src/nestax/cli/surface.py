@@ -444,7 +444,3 @@ def rates(
     from nestax.cli.rates import measure_rates
 
     measure_rates(family, methods.split(","), levels.split(","), longest, seeds, out, cells)
-
-
-def main() -> None:
-    app()

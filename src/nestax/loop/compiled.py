@@ -240,7 +240,7 @@ class Compiled:
             ahead = 0 if chunk.strides else ahead + chunk.length
 
     def pace(self, at: At) -> tuple[At, Pace]:
-        """The pace to begin with, once a record is timed; ``at`` is to be replaced by the one returned."""
+        """The pace to begin with, after timing a record; ``at`` is replaced by the one returned."""
         took = math.inf
         for _ in range(2):  # the first one may compile
             begin = time.perf_counter()

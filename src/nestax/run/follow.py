@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import inspect
 import signal
 import threading
 import time
@@ -381,7 +382,8 @@ def interruptions() -> Iterator[Callable[[], bool]]:
     if hasattr(signal, "SIGHUP"):  # Windows has none; under nohup it is ignored already, and stays so
         usual[signal.SIGHUP] = signal.SIG_DFL
     main = threading.current_thread() is threading.main_thread()
-    ours = {n: old for n, old in usual.items() if main and signal.getsignal(n) == old}
+    now = {n: signal.getsignal(n) for n in usual}
+    ours = {n: old for n, old in now.items() if main and inspect.unwrap(old) == usual[n]}  # pyright: ignore[reportArgumentType]
     came: list[int] = []
 
     def ask(number: int, frame: Any) -> None:
