@@ -400,14 +400,14 @@ def with_room(problem: Problem, courses: "list[Course]", steps: int = 1) -> Prob
 def courses_of(
     problem: Problem, estimator: Any, sizes: tuple[int, ...], first_sizes: tuple[int, ...]
 ) -> list[Course]:
-    """One for every stream, however many levels read it."""
-    streams = streams_of(problem)
+    """One for every stream that is drawn from, however many levels read it."""
     passes = [1] * len(problem.levels)
     period = refresh = None
     if estimator is not None:
         passes = [len(names) for names in estimator.level_passes(problem)]
         period = estimator.period
         refresh = estimator.refresh_batch
+    streams = {k: stream for k, stream in streams_of(problem).items() if passes[k]}
     if refresh == "population":
         for stream in streams.values():
             stream.population()  # refuses
