@@ -1,6 +1,9 @@
-"""What the commands share: refusals, defaults from a file, delivery."""
+"""What the commands share: refusals, defaults from a file, delivery, Ctrl-C."""
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated
@@ -11,8 +14,10 @@ import typer
 from typer.testing import CliRunner
 
 import nestax as nx
+from nestax import cli
 from nestax.cli.shell import Group, Outcome, begin, finish, read_config
 from nestax.errors import ProblemError, SettingError
+from nestax.run.follow import interruptions
 from nestax.table import Table
 
 ERRORS = {
@@ -22,6 +27,7 @@ ERRORS = {
     "extra": ImportError("figures need matplotlib: pip install 'nestax[plot]'."),
     "bug": ValueError("operands could not be broadcast"),
     "module": ModuleNotFoundError("No module named 'nestax.typo'"),
+    "ctrl-c": KeyboardInterrupt(),
 }
 app = typer.Typer(name="nestax", cls=Group, pretty_exceptions_enable=False)
 inner = typer.Typer(cls=Group)
@@ -97,6 +103,47 @@ def test_trouble_with_a_file_names_the_file():
 @pytest.mark.parametrize("kind", ["bug", "module"])
 def test_faults_of_our_own_are_not_hidden(kind):
     assert invoke("fail", kind).exception is ERRORS[kind]
+
+
+def test_ctrl_c_is_one_line_and_130():
+    done = invoke("fail", "ctrl-c")
+    assert (done.exit_code, done.stderr) == (130, "nestax fail: interrupted.\n")
+
+
+# Says Ctrl-C when a module is looked for; what swallows the exception is what extensions do.
+INTERRUPTED = """
+import os, signal, sys
+class Finder:
+    def find_spec(name, path, target=None):
+        if name == {name!r}:
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+            except KeyboardInterrupt:
+                raise ImportError("an extension") from None
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Finder)
+sys.argv = ["nestax", "demo"]
+from nestax.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize("name", ["typer", "jax", "nestax.cli.demo"])
+def test_ctrl_c_while_modules_are_imported_is_the_same(name, tmp_path):
+    code = INTERRUPTED.format(name=name)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "nestax: interrupted.\n")
+
+
+def test_a_run_takes_the_place_of_what_the_command_does_at_ctrl_c():
+    before = signal.signal(signal.SIGINT, cli._interrupt)
+    try:
+        with interruptions() as asked:
+            signal.raise_signal(signal.SIGINT)
+            assert asked()
+        assert signal.getsignal(signal.SIGINT) is cli._interrupt
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def settings(done) -> dict:

@@ -34,7 +34,10 @@ def test_inside_of_a_run_it_is_told_where_the_run_is(monkeypatch):
         hosts().any(True)
 
 
-@pytest.mark.parametrize("error", [RuntimeError("shapes differ"), KeyError("beta")])
+@pytest.mark.parametrize(
+    "error",
+    [RuntimeError("shapes differ"), KeyError("beta"), ConnectionError("the connection is gone")],
+)
 def test_other_errors_stay_as_they_are(error):
     with pytest.raises(type(error)) as caught, hosts().together():
         raise error

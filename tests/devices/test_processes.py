@@ -51,15 +51,16 @@ def test_bits_are_those_of_one_device():
     assert len(out["1"]) == 9
 
 
-def test_a_process_that_is_killed_ends_the_other_with_a_sentence(tmp_path):
-    both = Processes("long", count=2, folder=tmp_path)
+@pytest.mark.parametrize(("task", "code"), [("long", 1), ("caught", 7)])
+def test_a_process_that_is_killed_ends_the_other_with_a_sentence(tmp_path, task, code):
+    both = Processes(task, count=2, folder=tmp_path)
     both.wait_for("begun")
     while not list(tmp_path.glob("kept/checkpoint-*")):
         assert both.running[0].poll() is None, both.said(0)
     os.kill(both.running[1].pid, signal.SIGKILL)
-    first, second = both.wait(60)
+    first, second = both.wait(15)  # less than the time of a heartbeat
     assert second.code == -signal.SIGKILL
-    assert first.code == 1
+    assert first.code == code
     assert "another process of this run has ended, and this one ends with it" in first.words
     assert "holds the state of step" in first.words
 

@@ -25,7 +25,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 import nestax as nx
 from nestax.checkpoints import sharded
-from nestax.devices.hosts import gathered
+from nestax.devices.hosts import ProcessLostError, gathered
 from nestax.devices.spread import spread_over
 from nestax.loop import compiled, lanes
 from nestax.run.prepare import as_method, prepare
@@ -254,6 +254,16 @@ def long(folder, **more):
     print("begun", flush=True)
     kept = {"checkpoint": Path(folder) / "kept", "checkpoint_every": 0.0, "resume": True}
     return {"message": in_lanes(steps=2_000_000, record_every=1000, mesh=2, **kept, **more).message}
+
+
+def caught(folder):
+    """An error that somebody catches, and an end of their own after it."""
+    try:
+        long(folder)
+    except ProcessLostError as error:
+        print(error, flush=True)
+        jax.distributed.shutdown()
+        sys.exit(7)
 
 
 def stopped_in_pieces(folder):

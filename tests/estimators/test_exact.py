@@ -1,6 +1,9 @@
 """The full gradient over the population at every step."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from tests.support.cases import ROWS, noisy
 from tests.support.compare import assert_same
@@ -35,3 +38,47 @@ def test_is_gradient_descent_on_the_population_means(name):
     assert_same(run.weights, weights)
     assert_same(run.grads, grads)
     assert_same(run.values, values)
+
+
+CENTRE = np.asarray([1.0, 2.0, 3.0])
+
+
+def closed_form(w):
+    return jnp.sum((w - CENTRE) ** 2) ** 2
+
+
+def simulated(data, exact=closed_form):
+    """The noise has mean zero in ``closed_form``."""
+    distance = nx.Level(lambda w, x: jnp.sum((w - CENTRE) ** 2) + x, data=data, name="distance")
+    return nx.Problem([distance, nx.Level(jnp.square, name="square")], w0=jnp.zeros(3), exact=exact)
+
+
+NOISES = {
+    "sampler": lambda: nx.Sampler(lambda key: jax.random.normal(key)),
+    "stream": lambda: nx.Stream(np.random.default_rng(0).normal(size=100)),
+    "iterator": lambda: nx.Stream(iter(np.random.default_rng(0).normal(size=1_000))),
+}
+
+
+@pytest.mark.parametrize("kind", NOISES)
+def test_without_a_population_the_closed_form_is_differentiated(kind):
+    run = {"steps": 20, "record_every": 10}
+    rows = nx.minimize(simulated(np.zeros(4), None), nx.Exact(), optax.sgd(0.005), **run)
+    columns = ["value", "exact_value", "grad_norm", "grad_error"]
+    result = nx.minimize(simulated(NOISES[kind]()), nx.Exact(), optax.sgd(0.005), record=columns, **run)
+    np.testing.assert_allclose(result.w, rows.w, rtol=1e-12)
+    for name in ("value", "exact_value", "grad_norm"):
+        whole = "exact_value" if name == "value" else name
+        np.testing.assert_allclose(result.records[name], rows.records[whole], rtol=1e-12)
+    assert result.records["grad_error"].max() < 1e-12
+    assert result.records["samples"].tolist() == [0, 0, 0]
+
+
+def test_without_a_population_and_a_closed_form_it_is_refused():
+    with pytest.raises(nx.ProblemError, match=r"Exact needs the population .* pass exact= to"):
+        nx.minimize(simulated(NOISES["sampler"](), None), nx.Exact(), optax.sgd(0.005), steps=2)
+
+
+def test_a_budget_of_draws_is_refused_where_there_are_none():
+    with pytest.raises(nx.SettingError, match="take no draws, so samples= never ends it: give steps"):
+        nx.minimize(simulated(NOISES["sampler"]()), nx.Exact(), optax.sgd(0.005), samples=100)

@@ -275,6 +275,12 @@ def steps_for(rows, batch):
     return -(-int(rows) // batch)
 
 
+def test_regression_can_begin_with_a_part():
+    rows = np.random.default_rng(0).normal(size=(40, 2))
+    fitted = TiltedRegressor(inner_tilt=-0.5, random_state=0).partial_fit(rows, rows[:, 0])
+    assert (fitted.tilt_, fitted.coef_.shape) == (-0.5, (2,))
+
+
 @pytest.mark.slow
 def test_regression_goes_on_as_well():
     model = regressor()

@@ -1,4 +1,4 @@
-"""Step rules written out in NumPy; linear oracles and proximal maps against brute force."""
+"""Step rules written out in NumPy; linear oracles against brute force."""
 
 import itertools
 
@@ -235,17 +235,3 @@ def test_defaults_have_size_one():
     v = tree(GRADS[0])
     for oracle in (nx.linear_oracles.simplex, nx.linear_oracles.l1_ball, nx.linear_oracles.l2_ball):
         assert_same(np.linalg.norm(flat(oracle(v))), 1.0)
-
-
-# Proximal maps
-
-
-def test_l1_against_a_grid():
-    prox, w, scale = nx.Prox.l1(STRENGTH), 2 * GRADS[0], 0.7
-    grid = np.linspace(-6, 6, 120_001)
-    cost = scale * STRENGTH * np.abs(grid) + (grid - w[:, None]) ** 2 / 2
-    np.testing.assert_allclose(flat(prox.fn(tree(w), scale)), grid[np.argmin(cost, axis=1)], atol=6e-5)
-    assert_same(prox.value(tree(w)), STRENGTH * np.abs(w).sum())
-    assert np.any(np.abs(w) < scale * STRENGTH) or np.all(flat(prox.fn(tree(w), 10.0)) == 0)
-    with pytest.raises(nx.SettingError):
-        nx.Prox.l1(-1.0)

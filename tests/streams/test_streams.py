@@ -320,6 +320,56 @@ def test_a_run_that_waits_for_rows_obeys_a_signal(tmp_path):
     same(run(nx.Stream(iter(cycled())), resume=True, **kept), whole)
 
 
+@pytest.mark.parametrize("every", [5, 1_000])
+def test_a_run_that_waits_for_rows_keeps_its_time(monkeypatch, every):
+    """With a stride that the rows end in the middle of, too."""
+    monkeypatch.setattr(drive, "PART_SECONDS", 0.0)
+    over = threading.Event()
+
+    def waiting():
+        yield from cycled()[:61]
+        over.wait(30)
+        yield from cycled()[61:]
+
+    stream = nx.Stream(waiting())
+    begin = time.perf_counter()
+    part = run(stream, seconds=2, record_every=every)
+    assert 2 < time.perf_counter() - begin < 12
+    assert (part.status, part.message) == (nx.Status.SUCCESS, "Stopped after 2 seconds.")
+    assert 0 < part.carry.step == part.records["step"][-1] < STEPS
+    over.set()
+    left = STEPS - part.carry.step
+    np.testing.assert_array_equal(run(stream, left, start=part.carry).w, run(nx.Stream(ROWS)).w)
+
+
+def test_a_start_without_rows_ends_with_a_sentence_when_the_time_is_over():
+    over = threading.Event()
+
+    def waiting():
+        yield ROWS[0]
+        over.wait(30)
+
+    begin = time.perf_counter()
+    with pytest.raises(nx.SettingError, match="seconds of the run its streams did not give the rows"):
+        run(nx.Stream(waiting()), seconds=0.5)
+    assert time.perf_counter() - begin < 20
+    threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    with pytest.raises(KeyboardInterrupt):
+        run(nx.Stream(waiting()))
+    over.set()
+
+
+def test_a_carry_that_is_overwritten_is_returned_where_no_rows_follow_the_start(monkeypatch):
+    monkeypatch.setattr(drive, "LARGE_BYTES", 0)
+    monkeypatch.setattr(drive, "free_memory", lambda: (1e3, "the test"))
+    part = run(nx.Stream(iter(ROWS[: FIRST + 1])))
+    assert part.status is nx.Status.INTERRUPTED
+    assert part.carry.step == 0
+    np.testing.assert_array_equal(part.w, np.zeros(3))
+    np.testing.assert_array_equal(jax.tree.leaves(part.carry.lane)[0].shape, (3,))
+    jax.block_until_ready(part.carry.lane)
+
+
 # The end
 
 

@@ -103,6 +103,17 @@ def test_a_wrong_closed_form_is_found():
     assert "exact= differs" in check(lambda w: 1.01 * right(w)).problems[0]
 
 
+@pytest.mark.parametrize("noise", [0.1, 10.0])
+def test_a_closed_form_is_compared_with_draws_where_there_is_no_population(noise):
+    """At the optimum, where the mean of draws inside of the square has nothing but a bias."""
+    data = nx.Sampler(lambda key: noise * jax.random.normal(key))
+    levels = [nx.Level(lambda w, x: jnp.sum(w) + x, data=data), nx.Level(lambda u: u**2 + 5)]
+    check = lambda exact, at: nx.check(nx.Problem(levels, jnp.ones(2), exact=exact), w=at * jnp.ones(2))
+    for at in (0.0, 1.0):
+        assert check(lambda w: jnp.sum(w) ** 2 + 5, at).ok
+    assert "exact= makes F(w) 104" in check(lambda w: jnp.sum(w) ** 2 + 100, 1.0).problems[0]
+
+
 def test_the_suggested_batch_grows_with_the_noise():
     noisy = lambda scale: nx.Problem(
         [

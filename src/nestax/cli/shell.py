@@ -14,6 +14,7 @@ import math
 import os
 import secrets
 import shlex
+import signal
 import sys
 import tomllib
 import warnings
@@ -35,6 +36,8 @@ FOLDERS = ("out", "checkpoint")
 #: Where the folder of --checkpoint is kept for messages, and the file in it that tells the command line.
 KEPT_IN = "nestax.checkpoint"
 COMMAND = "command.json"
+#: The exit code of what Ctrl-C has ended, as shells have it.
+INTERRUPTED = 128 + signal.SIGINT
 #: Below a folder that somebody else has made, where its report goes.
 FOREIGN_OUT = "report"
 
@@ -60,7 +63,7 @@ class Group(typer.core.TyperGroup):
             raise
         except KeyboardInterrupt:
             note(f"{ctx.command_path} {ctx.invoked_subcommand}: interrupted.{_way_on(ctx)}")
-            raise typer.Exit(1) from None
+            raise typer.Exit(INTERRUPTED) from None
 
 
 def _sentence(error: Exception) -> str | None:

@@ -319,7 +319,3 @@ def cite(name: Annotated[str, typer.Argument(help="Name of a method, such as NLA
     from nestax.cli.methods import print_reference
 
     print_reference(name)
-
-
-def main() -> None:
-    app()

@@ -6,6 +6,7 @@ one process, every function here does nothing.
 """
 
 import atexit
+import ctypes
 import functools
 import hashlib
 import json
@@ -128,8 +129,10 @@ class Hosts:
             yield
         except Exception as error:
             lost = isinstance(error, ProcessLostError) or GONE.search(str(error))
-            if not self.many or isinstance(error, SettingError) or not lost:
+            # An OSError is of a file or a connection of the user's: JAX raises none.
+            if not self.many or isinstance(error, SettingError | OSError) or not lost:
                 raise
+            _leave_the_others()
             raise ProcessLostError(
                 f"another process of this run has ended, and this one ends with it{where()}."
             ) from error
@@ -161,6 +164,19 @@ def _gathered(x: Any) -> Any:
     from jax.experimental.multihost_utils import process_allgather
 
     return process_allgather(x, tiled=True)
+
+
+def _leave_the_others() -> None:
+    """Has this process end by itself, with its own exit code.
+
+    At its end JAX would wait for the process that is gone until its heartbeat is missed, and then abort.
+    """
+    from jax._src import distributed  # nothing public leaves without waiting
+
+    state = distributed.global_state
+    for name in ("preemption_sync_manager", "client", "service"):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(getattr(state, name)))  # one that is freed waits too
+        setattr(state, name, None)
 
 
 @functools.cache

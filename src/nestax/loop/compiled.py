@@ -180,12 +180,8 @@ class Compiled:
     def observe(self, at: At) -> tuple[At, dict[str, Any]]:
         """A record at ``at``, which is to be replaced by the one returned. The program that advances a
         run makes it, by no steps, so that no other has to be compiled."""
-        chunk = self._advance(jax.tree.leaves(self.all), at, 1, 0)
+        chunk = self.advance(at, 1, 0)
         return chunk.after, {name: column[0] for name, column in chunk.records.items()}
-
-    def advance(self, at: At, strides: int, length: int) -> Chunk:
-        """``strides`` times ``length`` steps and a record."""
-        return self._advance(self._leaves(at.step + 1), at, strides, length)
 
     def _leaves(self, step: int) -> list[Any]:
         """What is passed to the program, with the rows of ``step`` and of those after it."""
@@ -195,7 +191,9 @@ class Compiled:
             lanes = eqx.tree_at(lambda lanes: lanes.arrays.problem, lanes, problem)
         return jax.tree.leaves(lanes)
 
-    def _advance(self, leaves: list[Any], at: At, strides: int, length: int) -> Chunk:
+    def advance(self, at: At, strides: int, length: int) -> Chunk:
+        """``strides`` times ``length`` steps and a record. No steps take no rows."""
+        leaves = self._leaves(at.step + 1) if length else jax.tree.leaves(self.all)
         program = _program(loop.advance, self.structure, self.donates, self.places)
         bounds = map(np.int32, (at.step, strides, length))
         packed, _, records = program(leaves, self.packing.pack(at.carry), *bounds)
@@ -209,6 +207,7 @@ class Compiled:
     def chunks(
         self,
         at: At,
+        pace: Pace,
         steps: int,
         stride: int,
         ahead: int = 0,
@@ -222,15 +221,11 @@ class Compiled:
         ``most`` is asked how many records the next chunk may have.
         """
         end = at.step + steps
-        at, record = self._seconds_of_a_record(at)
-        pace = Pace(record)
         while at.step < end:
             held = end - at.step
             if self.feed is not None:
                 held = min(held, self.feed.steps_after(at.step))
                 if held == 0:
-                    if ahead:  # a record of what was done
-                        yield self.advance(at, 1, 0)
                     return
             to_record = min(stride - ahead, end - at.step)
             part = min(held, pace.part())
@@ -244,18 +239,18 @@ class Compiled:
             at = chunk.after
             ahead = 0 if chunk.strides else ahead + chunk.length
 
-    def _seconds_of_a_record(self, at: At) -> tuple[At, float]:
-        """How long a record takes; ``at`` is to be replaced by the one returned."""
+    def pace(self, at: At) -> tuple[At, Pace]:
+        """The pace to begin with, after timing a record; ``at`` is replaced by the one returned."""
         took = math.inf
         for _ in range(2):  # the first one may compile
             begin = time.perf_counter()
-            at = self._advance(jax.tree.leaves(self.all), at, 1, 0).after
+            at = self.advance(at, 1, 0).after
             took = min(took, self._since(begin))
             if took < PART_SECONDS * PART_SHARE:
                 break
-        return at, took
+        return at, Pace(took)
 
-    def _timed(self, pace: "Pace", at: At, strides: int, length: int) -> Chunk:
+    def _timed(self, pace: Pace, at: At, strides: int, length: int) -> Chunk:
         begin = time.perf_counter()
         chunk = self.advance(at, strides, length)
         pace.note(strides, length, self._since(begin))

@@ -183,6 +183,10 @@ class Meter:
         if steps is not None:
             return check_count("steps", steps)
         budget = check_count("samples", samples)
+        if self.after(spent, begin, begin + budget).samples == spent.samples:
+            raise SettingError(
+                "the steps of this run take no draws, so samples= never ends it: give steps."
+            )
         low = 0
         high = budget
         while low < high:

@@ -310,7 +310,7 @@ def refresh_batches(
     if estimator.refresh_batch == "population":
         levels = zip(problem.levels, estimator.level_passes(problem), strict=True)
         return tuple(
-            dict.fromkeys(passes, None if level.source is None else level.source.population())
+            {name: level.source and level.source.population() for name in passes}
             for level, passes in levels
         )
     sizes = (int(estimator.refresh_batch or 1),) * len(problem.levels)

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import inspect
 import signal
 import threading
 import time
@@ -16,6 +17,7 @@ from jaxtyping import PyTree
 
 from nestax.checkpoints.keeper import Keeper
 from nestax.devices.hosts import gathered
+from nestax.errors import SettingError
 from nestax.loop.compiled import At, Chunk, Compiled
 from nestax.loop.lanes import CAPACITY
 from nestax.loop.plan import Cost, Meter
@@ -218,7 +220,7 @@ def follow(
             ALOUD.get()(COMPILING)
         asked = stack.enter_context(interruptions())
         if run.compiled.feed is not None:
-            run.compiled.feed.asked = asked
+            run.compiled.feed.asked = lambda: asked() or (hosts.first and rules.late() is not None)
         if keeper:
             stack.enter_context(keeper.at_work())
         found = keeper and keeper.find(run.compiled, run.begin, run.stride, end, facts or {})
@@ -227,7 +229,7 @@ def follow(
             at = found.at
             book = Book(run.meter, found.rows, found.finite)
         else:
-            at, first = run.compiled.observe(start or run.compiled.start())
+            at, first = run.compiled.observe(start or _started(run.compiled, rules, asked))
             book = Book.begun(run.meter, at.step, run.spent, first)
         if found and found.status is Status.NONFINITE:
             return Ended(at, book, found.status, found.message)
@@ -237,6 +239,19 @@ def follow(
                 message=keeper.close(ended.at, book.rows, book.finite, ended.status, ended.message)
             )
         return ended
+
+
+def _started(compiled: Compiled, rules: Rules, asked: Callable[[], bool]) -> At:
+    """The start, unless its rows do not come in time: without them there is nothing to return."""
+    try:
+        return compiled.start()
+    except StoppedWaiting:
+        if compiled.hosts.any(asked()):
+            raise
+        raise SettingError(
+            f"in the {rules.seconds:g} seconds of the run its streams did not give the rows that it "
+            "starts with: raise seconds, take a smaller init_batch_size, or look at what they read from."
+        ) from None
 
 
 def _go_on(
@@ -267,7 +282,9 @@ def _go_on(
             why = watch.ask(book.rows, lambda: at)
         if why is not None:
             return Ended(at, book, Status.SUCCESS, why)
-        for chunk in compiled.chunks(at, end - at.step, run.stride, at.step - book.step, watch.strides):
+        at, pace = compiled.pace(at)
+        ahead = at.step - book.step
+        for chunk in compiled.chunks(at, pace, end - at.step, run.stride, ahead, watch.strides):
             for k in range(chunk.strides or 1):
                 if single and not chunk.records["finite"][k]:
                     return _failed(compiled, chunk, k, book, weights)
@@ -286,12 +303,9 @@ def _go_on(
             weights = _weights_of(compiled, at)
             if show:
                 show(at.step, **({rules.monitor: book.rows[-1][rules.monitor]} if rules.monitor else {}))
-            late = None if rules.seconds is None else hosts.decide(rules.late)
-            if late and not chunk.strides:  # the last stride is a shorter one
-                chunk = compiled.advance(at, 1, 0)
-                at = chunk.after
-                book.add(chunk, 0)
-                why = watch.ask(book.rows, functools.partial(At, *at)) if rules.look else None
+            late = None if why or rules.seconds is None else hosts.decide(rules.late)
+            if late:
+                at, why = _last_record(compiled, at, book, watch)
             why = why or late
             if why:
                 return Ended(at, book, Status.SUCCESS, why)
@@ -301,15 +315,32 @@ def _go_on(
                 why = Status.INTERRUPTED.value if hosts.any(asked()) else why
                 if why:
                     return Ended(at, book, Status.INTERRUPTED, why)
-    except KeyboardInterrupt as error:
-        alone = hosts.many and not isinstance(error, StoppedWaiting)
-        if compiled.donates or alone:
+        if at.step < end and compiled.feed is not None:  # there are no rows, or none came
+            if hosts.any(asked()):
+                return Ended(at, book, Status.INTERRUPTED, Status.INTERRUPTED.value)
+            late = hosts.decide(rules.late)
+            at, why = _last_record(compiled, at, book, watch)
+            status = Status.SUCCESS if why or late else Status.INTERRUPTED
+            return Ended(at, book, status, why or late or compiled.feed.why())
+    except KeyboardInterrupt:
+        if compiled.donates or hosts.many:
             raise  # what the chunk began with is gone, or other processes do not know
         book.cut(at.step)
         return Ended(at, book, Status.INTERRUPTED, Status.INTERRUPTED.value)
-    if at.step < end and compiled.feed is not None:
-        return Ended(at, book, Status.INTERRUPTED, compiled.feed.why())
     return Ended(at, book, Status.SUCCESS, Status.SUCCESS.value)
+
+
+def _last_record(compiled: Compiled, at: At, book: Book, watch: Watch) -> tuple[At, str | None]:
+    """Records what was done since the last record, if anything was: the last stride is a shorter one.
+
+    Returns ``at``, which is replaced, and a sentence if the record ends the run.
+    """
+    if at.step == book.step:
+        return at, None
+    chunk = compiled.advance(at, 1, 0)
+    book.add(chunk, 0)
+    why = watch.ask(book.rows, lambda: chunk.after) if watch.rules.look else None
+    return chunk.after, why
 
 
 def _after(compiled: Compiled, chunk: Chunk, k: int) -> At:
@@ -351,7 +382,8 @@ def interruptions() -> Iterator[Callable[[], bool]]:
     if hasattr(signal, "SIGHUP"):  # Windows has none; under nohup it is ignored already, and stays so
         usual[signal.SIGHUP] = signal.SIG_DFL
     main = threading.current_thread() is threading.main_thread()
-    ours = {n: old for n, old in usual.items() if main and signal.getsignal(n) == old}
+    now = {n: signal.getsignal(n) for n in usual}
+    ours = {n: old for n, old in now.items() if main and inspect.unwrap(old) == usual[n]}  # pyright: ignore[reportArgumentType]
     came: list[int] = []
 
     def ask(number: int, frame: Any) -> None:

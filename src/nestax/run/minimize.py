@@ -85,7 +85,7 @@ def minimize(
             "average" over all iterates; "weighted", the same with weight t for those after step t.
             By default "last", or what the method was published with if it brings its step rule.
         start: ``result.carry`` of an earlier run: continue it, without a draw at the start.
-        seconds: stop after the first chunk that ends later than this.
+        seconds: stop after the first chunk that ends later than this, or while a stream is waited for.
         target_gap: stop at the first record whose gap F(w) − F* is no larger.
         patience: stop after so many records without a new best value: that of ``held_out``, else the
             exact value, else the tracked one.

@@ -120,9 +120,8 @@ def prepare(
         )
     if output == "random":  # drawn first: the run simply stops there
         total = begin + int(np.random.default_rng([seed, 0x7A0]).integers(steps))
-    fed = any(level.source is not None and level.source.fed for level in problem.levels)
-    courses = courses_of(problem, estimator, sizes, first_sizes) if fed else []
-    problem = with_room(problem, courses) if fed else problem
+    courses = courses_of(problem, estimator, sizes, first_sizes)
+    problem = with_room(problem, courses) if courses else problem
     build, settings = grid or (None, ())
     if micro_batch is None:
         lanes = len(jax.tree.leaves(settings)[0]) * key.shape[-1] if grid else 1
@@ -141,7 +140,7 @@ def prepare(
         micro_batch=parts,
     )
     feed = None
-    if fed:
+    if courses:
         feed = Feed(problem, courses, plan.ahead, stride, total, spread)
         problem = with_room(problem, courses, feed.steps)
     if build is None:

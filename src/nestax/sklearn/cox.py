@@ -20,6 +20,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, v
 from nestax.errors import ProblemError, check_number, choose
 from nestax.problems.survival.exact import ExactCox
 from nestax.problems.survival.follow_up import TIES, follow_up
+from nestax.sklearn.columns import check_spread, check_squares
 
 #: Times, and the cumulative hazard of the average row up to each of them.
 Baseline = tuple[np.ndarray, np.ndarray]
@@ -68,6 +69,8 @@ class CoxRegressor(RegressorMixin, BaseEstimator):
         event, time = read_outcome(y)
         X = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
         check_consistent_length(X, time)
+        check_squares(self, X)
+        check_spread(self, X)
         sets = follow_up(time, event, strata=strata, entry=entry, ties=self.ties)
         mean = X.mean(axis=0)
         spread = X.std(axis=0)

@@ -33,11 +33,14 @@ from nestax.parts.settings import Schedule, at
 from nestax.parts.step_rule import AbstractStep
 from nestax.run.minimize import minimize
 from nestax.run.result import Continuation, Result
+from nestax.sklearn.columns import check_spread, check_squares
 from nestax.sklearn.windows import with_jax
 
 #: Tables are filled up to a multiple of so many columns, so that similar ones share one program.
 COLUMNS = 16
 
+#: How far a target may lie from the others, as a share of what has a square.
+FAR = 1e-3
 #: Rows, scaled, and their targets as numbers.
 Part = tuple[np.ndarray, np.ndarray]
 
@@ -99,7 +102,7 @@ class LinearModel(BaseEstimator, abc.ABC):
     def _read(self, X: Any, y: Any, first: bool) -> Any:
         """Settings, features and targets, checked; the first rows also say what features there are."""
         self._check_settings()
-        return validate_data(
+        X, y = validate_data(
             self,
             X,
             y,
@@ -108,6 +111,10 @@ class LinearModel(BaseEstimator, abc.ABC):
             reset=first,
             ensure_min_samples=2 if first else 1,
         )
+        check_squares(self, X)
+        if first:
+            check_spread(self, X)
+        return X, y
 
     def _begin(self, X: np.ndarray, y: np.ndarray) -> None:
         """Everything that does not depend on what was fitted before."""
@@ -287,14 +294,27 @@ class LinearRegressor(RegressorMixin, LinearModel):
     def _begin_targets(self, y: np.ndarray) -> tuple[int, ...]:
         if y.dtype.kind not in "biuf":
             raise ProblemError(f"y must hold numbers; got {str(y[0])!r}.")
-        self._middle = float(np.median(y))
-        # Where most targets are equal, the median deviation is 0.
-        spread: Any = median_abs_deviation(y, scale="normal")  # pyright: ignore[reportArgumentType]
-        self._spread = float(spread or y.std() or 1.0)
+        with np.errstate(over="ignore", invalid="ignore"):
+            self._middle = float(np.median(y))
+            # Where most targets are equal, the median deviation is 0.
+            spread: Any = median_abs_deviation(y, scale="normal")  # pyright: ignore[reportArgumentType]
+            self._spread = float(spread or y.std() or 1.0)
+        if not math.isfinite(self._middle + self._spread):
+            raise ProblemError(
+                f"y holds numbers of size {np.abs(y).max():.1e}, too large to compute with: divide it "
+                "by a power of ten."
+            )
         return ()
 
     def _targets(self, y: np.ndarray) -> np.ndarray:
-        return (y - self._middle) / self._spread
+        targets = (y - self._middle) / self._spread
+        far = np.flatnonzero(np.abs(targets) > FAR * math.sqrt(jnp.finfo(jnp.result_type(float)).max))
+        if far.size:
+            raise ProblemError(
+                f"y is {y[far[0]]:.1e} in row {far[0]:,}, too far from the others to compute with: "
+                "correct that row, or leave it out."
+            )
+        return targets
 
     def _losses(self, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
         return (scores - targets) ** 2

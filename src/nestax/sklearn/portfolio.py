@@ -30,6 +30,7 @@ from nestax.parts.estimator import AbstractEstimator
 from nestax.problems import ExactPortfolio, mean_deviation
 from nestax.run.minimize import minimize
 from nestax.run.result import Result
+from nestax.sklearn.columns import check_sums
 from nestax.sklearn.windows import Window, with_jax, without_jax
 from nestax.steps.descent import Descent, step_of
 
@@ -164,6 +165,7 @@ class MeanDeviationPortfolio(BaseEstimator):
         else:
             self._check_settings()
             X = validate_data(self, X, dtype=np.float64, reset=False)
+            check_sums(self, X)
         objective, problem = self._build(X, None if first else self.weights_)
         if first:
             self._rate = self._automatic_rate(objective, objective.settle(problem.w0))
@@ -204,6 +206,7 @@ class MeanDeviationPortfolio(BaseEstimator):
         """Everything that does not depend on what was fitted before."""
         self._check_settings()
         X = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
+        check_sums(self, X)
         self._centre = float(X.mean())
         self.scale_ = _scale(X)
         self.n_iter_ = self.samples_ = 0

@@ -393,6 +393,7 @@ class TiltedRegressor(LinearRegressor, TiltedModel):
         X, y = self._read(X, y, first)
         if first:
             self._begin(X, y)
+            self._choose(X, y, groups)
         return self._partial_fit(X, y, groups)
 
     def _default_groups(self, y: np.ndarray) -> np.ndarray:

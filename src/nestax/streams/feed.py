@@ -206,8 +206,12 @@ class Feed:
         return tuple(course.row(step + 1) for course in self.courses)
 
     def steps_after(self, step: int) -> int:
-        """For how many steps after ``step`` the rows are at hand; 0 if there are no more."""
-        now = self._portion(step + 1)
+        """For how many steps after ``step`` the rows are at hand; 0 if there are no more, or none came
+        until the run was to stop."""
+        try:
+            now = self._portion(step + 1)
+        except StoppedWaiting:
+            return 0
         return now.first + now.steps - 1 - step
 
     def sources(self, step: int) -> dict[int, Stream]:
@@ -396,14 +400,14 @@ def with_room(problem: Problem, courses: "list[Course]", steps: int = 1) -> Prob
 def courses_of(
     problem: Problem, estimator: Any, sizes: tuple[int, ...], first_sizes: tuple[int, ...]
 ) -> list[Course]:
-    """One for every stream, however many levels read it."""
-    streams = streams_of(problem)
+    """One for every stream that is drawn from, however many levels read it."""
     passes = [1] * len(problem.levels)
     period = refresh = None
     if estimator is not None:
         passes = [len(names) for names in estimator.level_passes(problem)]
         period = estimator.period
         refresh = estimator.refresh_batch
+    streams = {k: stream for k, stream in streams_of(problem).items() if passes[k]}
     if refresh == "population":
         for stream in streams.values():
             stream.population()  # refuses

@@ -20,6 +20,7 @@ from nestax.errors import check_count
 from nestax.parts.estimator import Batches, draw_batches
 from nestax.parts.plug_in import linearise, plug_in
 from nestax.streams.feed import with_first_rows
+from nestax.study.evaluate import evaluate
 from nestax.table import Table, as_html
 
 #: Draws that are looked at side by side, over all blocks.
@@ -169,6 +170,8 @@ def check(problem: Problem, *, w: PyTree = None, draws: int = 512, seed: int = 0
         exact_error = float(compute(_exact_error, whole, w))
         if not exact_error < 1e3 * epsilon:
             sentences.append(f"exact= differs from the population by {exact_error:.1e}, relative to it.")
+    elif whole.exact is not None and whole.blocks is None:
+        sentences += _contradicted(whole, w, draws, seed)
     scale = float(compute(_noise_scale, problem, w, batches))
     batch_size = 2 ** math.ceil(math.log2(min(max(scale, 1.0), 1024.0))) if scale == scale else 1
     plain_bias, memory = _memory(problem, w, batches, min(batch_size, max(1, draws // 8)), draws)
@@ -282,6 +285,20 @@ def _spread(rows: Array) -> Array:
     """Root mean square deviation of the rows, over the size of their mean."""
     mean = rows.mean(axis=0)
     return jnp.sqrt(jnp.sum(jnp.var(rows, axis=0))) / jnp.maximum(jnp.linalg.norm(mean), 1e-30)
+
+
+def _contradicted(problem: Problem, w: PyTree, draws: int, seed: int) -> list[str]:
+    """A sentence if draws contradict ``exact=`` where there is no population to compare it with.
+
+    A mean of draws inside of a function has a bias, which its change with their number stands for.
+    """
+    some, many = (evaluate(problem, w, draws=n, seed=seed) for n in (max(1, draws // 2), draws))
+    closed = float(compute(lambda problem, w: problem.value(w), problem, w))
+    unsure = 6 * many.stderr + 10 * abs(many.value - some.value) + 1e-4 * abs(many.value)
+    if not math.isfinite(unsure) or abs(closed - many.value) <= unsure:
+        return []
+    told = f"{many.value:.4g} ± {many.stderr:.1g}"
+    return [f"exact= makes F(w) {closed:.4g}, and {draws:,} draws make it {told}."]
 
 
 def _exact_error(problem: Problem, w: PyTree) -> Array:
