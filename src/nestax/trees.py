@@ -59,6 +59,12 @@ def on_device(x: Any) -> Array:
     return x if isinstance(x, jax.Array) else jax.device_put(np.asarray(x))
 
 
+def row_numbers(index: Any) -> Array:
+    """Numbers of rows, in 32 bits at least: in fewer, how many rows there are is no number."""
+    index = index if is_array(index) or is_traced(index) else np.asarray(index)
+    return jnp.asarray(index, jnp.int32 if index.dtype.itemsize < 4 else None)
+
+
 def first_nonfinite(x: Any) -> tuple[np.ndarray, int] | None:
     """Where the first entry is that is NaN or infinite, and how many there are; None if there is none.
 

@@ -313,7 +313,7 @@ def _check_index(index: Any, state: TrackState) -> Array | None:
                 f"index {rows[times > 1][0]} occurs {times.max()} times in one batch: a row moves "
                 "once a step, so average its values, or draw without replacement."
             )
-    return jnp.asarray(index)
+    return trees.row_numbers(index)
 
 
 def _check_shapes(g: PyTree, previous: PyTree, state: TrackState, index: Array | None) -> None:
