@@ -23,6 +23,16 @@ def cast(tree: PyTree, dtype: Any) -> PyTree:
     return jax.tree.map(one, tree)
 
 
+def average_dtype(dtype: Any) -> Any:
+    """The dtype of an average that moves: in half precision small moves, and squares, would vanish."""
+    return jnp.promote_types(dtype, jnp.float32) if jnp.issubdtype(dtype, jnp.floating) else dtype
+
+
+def as_average(tree: PyTree) -> PyTree:
+    """Arrays as the first values of averages."""
+    return jax.tree.map(lambda x: x.astype(average_dtype(x.dtype)), tree)
+
+
 def all_finite(tree: PyTree) -> Array:
     """Whether every floating-point entry is finite."""
     floats = [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.inexact)]
