@@ -159,7 +159,7 @@ def autotune(
     for k in range(RUNGS):
         until = rung * 3**k
         spent = spent.plus(len(alive) * (until - at.step), meter.per_step)
-        ended = follow(run, start=at, until=until)
+        ended = follow(run, start=at, until=until, replay=False)
         if ended.status is Status.INTERRUPTED:
             raise KeyboardInterrupt(ended.message)
         at = ended.at
