@@ -1,4 +1,4 @@
-"""The simplex projection without sorting, against Optax's with."""
+"""The simplex projection without sorting, against Optax's with; and the dtypes of all."""
 
 import jax
 import jax.numpy as jnp
@@ -34,5 +34,41 @@ def test_trees_are_one_vector_and_the_total_is_free():
     np.testing.assert_allclose(w["b"], 0.75)
 
 
-def test_float32_stays_float32():
-    assert nx.projections.simplex(jnp.ones(4, "float32")).dtype == jnp.float32
+SETS = {
+    "simplex": nx.projections.simplex,
+    "simplex of numpy": lambda w: nx.projections.simplex(w, np.float64(1)),
+    "budget": lambda w: nx.projections.budget(w, np.zeros(w.shape), 0.5, np.float64(1)),
+    "box": lambda w: nx.projections.box(w, 0.0, 0.5),
+    "halfspace": lambda w: nx.projections.halfspace(w, jnp.ones_like(w), 1.0),
+    "hyperplane": lambda w: nx.projections.hyperplane(w, jnp.ones_like(w), 1.0),
+    "l1 ball": nx.projections.l1_ball,
+    "l1 ball of numpy": lambda w: nx.projections.l1_ball(w, np.float64(1)),
+    "l2 ball": nx.projections.l2_ball,
+    "linf ball": nx.projections.linf_ball,
+    "nonnegative": nx.projections.nonnegative,
+    "corner of a simplex": lambda v: nx.linear_oracles.simplex(v, np.float64(2)),
+    "corner of an l1 ball": lambda v: nx.linear_oracles.l1_ball(v, np.float64(2)),
+    "point of an l2 ball": lambda v: nx.linear_oracles.l2_ball(v, np.float64(2)),
+    "corner of a box": lambda v: nx.linear_oracles.box(v, 0.0, 0.5),
+    "corner of a box of arrays": lambda v: nx.linear_oracles.box(v, np.zeros(v.shape), 0.5),
+    "corner of a budget": lambda v: nx.linear_oracles.budget(
+        v, 0.0, np.full(v.shape, 0.5), np.float64(1)
+    ),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("size", [6, 200])
+@pytest.mark.parametrize("name", SETS)
+def test_weights_stay_in_their_dtype(name, size, dtype):
+    w = jnp.asarray(np.random.default_rng(size).normal(size=size), dtype)
+    narrow, wide = SETS[name](w), SETS[name](w.astype(float))
+    assert narrow.dtype == dtype
+    np.testing.assert_allclose(narrow.astype(float), wide, atol=4 * float(jnp.finfo(dtype).eps))
+
+
+@pytest.mark.parametrize("scale", [0.5, 2.0, 100.0])
+def test_the_l1_ball_is_that_of_optax(scale):
+    w = {"a": jnp.asarray([2.5, -3.2]), "b": jnp.asarray(0.5)}
+    here, there = nx.projections.l1_ball(w, scale), optax.projections.projection_l1_ball(w, scale)
+    assert jax.tree.all(jax.tree.map(np.array_equal, here, there))

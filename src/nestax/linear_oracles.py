@@ -12,30 +12,31 @@ from nestax.projections import like_entries
 def simplex(v: PyTree, total: float | Array = 1.0) -> PyTree:
     """{x ≥ 0, Σx = total}: everything on the smallest entry of v, all leaves taken as one vector."""
     flat, unravel = ravel_pytree(v)
-    return unravel(jnp.zeros_like(flat).at[jnp.argmin(flat)].set(total))
+    return unravel(jnp.zeros_like(flat).at[jnp.argmin(flat)].set(jnp.asarray(total, flat.dtype)))
 
 
 def l1_ball(v: PyTree, radius: float | Array = 1.0) -> PyTree:
     """{‖x‖₁ ≤ radius}: everything against the largest entry of v."""
     flat, unravel = ravel_pytree(v)
     k = jnp.argmax(jnp.abs(flat))
+    radius = jnp.asarray(radius, flat.dtype)
     return unravel(jnp.zeros_like(flat).at[k].set(-radius * jnp.sign(flat[k])))
 
 
 def l2_ball(v: PyTree, radius: float | Array = 1.0) -> PyTree:
     """{‖x‖₂ ≤ radius}: straight against v; the centre where v = 0."""
     size = optax.tree.norm(v)
+    radius = jnp.asarray(radius, jnp.result_type(size))
     return optax.tree.scale(-radius / jnp.where(size > 0, size, 1), v)
 
 
 def box(v: PyTree, lower: PyTree, upper: PyTree) -> PyTree:
     """{lower ≤ x ≤ upper} entry by entry; the bounds are numbers or trees like v."""
     like = lambda bound: (
-        bound
-        if jax.tree.structure(bound) == jax.tree.structure(v)
-        else jax.tree.map(lambda x: jnp.full_like(x, bound), v)
+        bound if jax.tree.structure(bound) == jax.tree.structure(v) else jax.tree.map(lambda _: bound, v)
     )
-    return jax.tree.map(lambda x, a, b: jnp.where(x > 0, a, b), v, like(lower), like(upper))
+    corner = lambda x, a, b: jnp.where(x > 0, a, b).astype(x.dtype)
+    return jax.tree.map(corner, v, like(lower), like(upper))
 
 
 def budget(v: PyTree, lower: PyTree, upper: PyTree, total: float | Array = 1.0) -> PyTree:
@@ -46,5 +47,5 @@ def budget(v: PyTree, lower: PyTree, upper: PyTree, total: float | Array = 1.0) 
     room = like_entries(upper, flat) - lower
     order = jnp.argsort(flat)
     taken = jnp.cumsum(room[order]) - room[order]
-    rest = total - jnp.sum(lower)
+    rest = jnp.asarray(total, flat.dtype) - jnp.sum(lower)
     return unravel(lower.at[order].add(jnp.clip(rest - taken, 0, room[order])))

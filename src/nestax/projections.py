@@ -12,7 +12,6 @@ from jaxtyping import Array, Float, PyTree
 box = optax.projections.projection_box
 halfspace = optax.projections.projection_halfspace
 hyperplane = optax.projections.projection_hyperplane
-l1_ball = optax.projections.projection_l1_ball
 l2_ball = optax.projections.projection_l2_ball
 linf_ball = optax.projections.projection_linf_ball
 nonnegative = optax.projections.projection_non_negative
@@ -30,7 +29,7 @@ def simplex(w: PyTree, total: float | Array = 1.0) -> PyTree:
     """
     flat, unravel = ravel_pytree(w)
     if flat.size > PAIRWISE_LIMIT:
-        return unravel(optax.projections.projection_simplex(flat, total))
+        return unravel(optax.projections.projection_simplex(flat, total).astype(flat.dtype))
     return unravel(_simplex(flat, jnp.asarray(total, flat.dtype)))
 
 
@@ -74,6 +73,16 @@ def _shifted(w: Array, on: Array, total: Array) -> Array:
     return jnp.maximum(w - theta, 0)
 
 
+def l1_ball(w: PyTree, scale: float | Array = 1.0) -> PyTree:
+    """Euclidean projection onto {‖w‖₁ ≤ scale}, all leaves taken as one vector."""
+
+    def onto_sphere(w: PyTree) -> PyTree:
+        sphere = optax.projections.projection_l1_sphere(w, scale)
+        return jax.tree.map(lambda new, old: new.astype(old.dtype), sphere, w)
+
+    return jax.lax.cond(optax.tree.norm(w, ord=1) <= scale, lambda w: w, onto_sphere, w)
+
+
 def budget(w: PyTree, lower: PyTree, upper: PyTree, total: float | Array = 1.0) -> PyTree:
     """Euclidean projection onto {lower ≤ w ≤ upper, Σw = total}, all leaves taken as one vector.
 
@@ -84,6 +93,7 @@ def budget(w: PyTree, lower: PyTree, upper: PyTree, total: float | Array = 1.0) 
     flat, unravel = ravel_pytree(w)
     lower = like_entries(lower, flat)
     upper = like_entries(upper, flat)
+    total = jnp.asarray(total, flat.dtype)
 
     def halve(_: int, interval: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = interval

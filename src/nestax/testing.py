@@ -153,7 +153,7 @@ def _ready(method: AbstractEstimator, problem: Problem) -> tuple[Any, Any]:
     """The method with its defaults, and a function from a step to its batches."""
     method.check(problem)
     sizes = (BATCH,) * len(problem.levels)
-    ready = trees.cast(method.defaults(problem, STEPS, sizes), problem.dtype)
+    ready = method.defaults(problem, STEPS, sizes)
 
     def batches(step: Any, first: bool, restart: bool = False) -> Batches:
         """Of the start, of a restart, or of an ordinary step."""

@@ -23,6 +23,16 @@ def cast(tree: PyTree, dtype: Any) -> PyTree:
     return jax.tree.map(one, tree)
 
 
+def average_dtype(dtype: Any) -> Any:
+    """The dtype of an average that moves: in half precision small moves, and squares, would vanish."""
+    return jnp.promote_types(dtype, jnp.float32) if jnp.issubdtype(dtype, jnp.floating) else dtype
+
+
+def as_average(tree: PyTree) -> PyTree:
+    """Arrays as the first values of averages."""
+    return jax.tree.map(lambda x: x.astype(average_dtype(x.dtype)), tree)
+
+
 def all_finite(tree: PyTree) -> Array:
     """Whether every floating-point entry is finite."""
     floats = [x for x in jax.tree.leaves(tree) if jnp.issubdtype(x.dtype, jnp.inexact)]
@@ -57,6 +67,12 @@ def on_host(x: Any) -> Any:
 def on_device(x: Any) -> Array:
     """An array of JAX. ``jnp.asarray`` would compile a program for every new shape, and keep it."""
     return x if isinstance(x, jax.Array) else jax.device_put(np.asarray(x))
+
+
+def row_numbers(index: Any) -> Array:
+    """Numbers of rows, in 32 bits at least: in fewer, how many rows there are is no number."""
+    index = index if is_array(index) or is_traced(index) else np.asarray(index)
+    return jnp.asarray(index, jnp.int32 if index.dtype.itemsize < 4 else None)
 
 
 def first_nonfinite(x: Any) -> tuple[np.ndarray, int] | None:

@@ -147,6 +147,7 @@ def test_a_sweep_goes_on_with_every_lane(problem, tmp_path, monkeypatch):
 
     whole = sweep()
     assert whole.status[:, 0].tolist() == [nx.Status.SUCCESS, nx.Status.NONFINITE]
+    assert np.isfinite(whole.w).all()
     visit = keeping.Keeper.visit
 
     def visit_and_stop(self, at, *rest):

@@ -1,6 +1,9 @@
 """C-SAGA of Zhang and Xiao, with a deterministic outer function, written out in NumPy."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+import pytest
 from tests.estimators.transcribe_two import apart, assert_follows, descent
 from tests.support.cases import bent_two_levels, without_range
 from tests.support.drive import drive
@@ -58,3 +61,17 @@ def test_published():
     case = bent_two_levels(outer_noisy=False, rows=N)
     run = drive(case.problem, nx.CSAGA())
     assert_follows(run, csaga(case, run.draws, descent(0.1)))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_rows_of_a_loop_of_ones_own_may_be_told_by_narrow_integers(dtype):
+    data = jnp.linspace(0.0, 1.0, 200)
+    problem = nx.Problem([nx.Level(jnp.multiply, data), nx.Level(jnp.square)], w0=1.0)
+    method = nx.CSAGA()
+    _, state = method.init(problem, problem.w0, [{"value": nx.Batch(data)}, {}])
+    rows = np.asarray([3, 127])
+    moved = lambda rows: method.update(
+        problem, jnp.asarray(2.0), [{"value": nx.Batch(data[rows.astype(int)], rows)}, {}], state
+    )
+    same = jax.tree.map(np.array_equal, moved(rows.astype(dtype)), moved(rows))
+    assert jax.tree.all(same)

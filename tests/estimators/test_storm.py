@@ -1,5 +1,6 @@
 """STORM of Cutkosky and Orabona, with its own step size, written out in NumPy."""
 
+import jax.numpy as jnp
 import numpy as np
 from tests.estimators.transcribe_two import assert_follows, descent
 from tests.support.cases import noisy
@@ -49,3 +50,14 @@ def test_momentum_is_at_most_one():
     clipped = np.isin(momenta, 1.0)
     assert 0 < clipped.sum() < len(momenta)
     assert_follows(run, rows)
+
+
+def test_the_sum_of_squares_has_room_in_half_precision():
+    level = nx.Level(lambda w, x: 200 * x * w, jnp.ones(2, "float16"))
+    problem = nx.Problem([level], jnp.zeros((), "float16"))
+    result = nx.minimize(problem, nx.STORM(lr=0.01), steps=20, batch_size=1)
+    assert result.status is nx.Status.SUCCESS
+    wide = nx.Problem([level.replace(data=jnp.ones(2))], 0.0)
+    np.testing.assert_allclose(
+        float(result.w), float(nx.minimize(wide, nx.STORM(lr=0.01), steps=20, batch_size=1).w), rtol=0.01
+    )

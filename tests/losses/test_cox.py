@@ -58,6 +58,27 @@ def test_any_batch_gives_the_exact_derivatives_once_all_rows_were_seen(rows, tie
     assert_same(grad * len(rows) / N, slope(H, ties)[rows], 1e-9)
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "uint16"])
+def test_the_rows_may_be_told_by_narrow_integers(dtype):
+    rng = np.random.default_rng(0)
+    state = nx.losses.risk_sets(rng.exponential(size=256), rng.integers(2, size=256))
+    loss = jax.jit(lambda index: nx.losses.cox(jnp.ones(3), state, index))
+    rows = np.asarray([0, 5, 127])
+    assert_same(loss(rows.astype(dtype))[0], loss(rows)[0])
+    assert_same(loss(rows.astype(dtype))[1].memory.value, loss(rows)[1].memory.value)
+
+
+@pytest.mark.parametrize("ties", TIES)
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "bool"])
+def test_times_may_be_unsigned(dtype, ties):
+    """A time of 0 is the first one, though −0 is not the greatest of unsigned numbers."""
+    time = np.asarray([0, 1, 1, 0, 1]) if dtype == "bool" else np.asarray([0, 3, 200, 0, 3])
+    event = np.asarray([1, 1, 0, 1, 1])
+    narrow = nx.losses.risk_sets(time.astype(dtype), event, ties=ties)
+    wide = nx.losses.risk_sets(time.astype(float), event, ties=ties)
+    assert jax.tree.all(jax.tree.map(np.array_equal, narrow, wide))
+
+
 @pytest.mark.parametrize("ties", TIES)
 def test_old_risks_stay_until_a_row_is_seen_again(ties):
     _, state = nx.losses.cox(data.h, sets(ties), ALL)

@@ -362,6 +362,31 @@ def test_an_index_out_of_range_changes_nothing_in_compiled_code():
     assert_same(seen, [1, np.nan, np.nan])
 
 
+@pytest.mark.parametrize(
+    ("rows", "dtype"),
+    [(256, "uint8"), (300, "uint8"), (200, "int8"), (65_536, "uint16"), (40_000, "int16")],
+)
+@pytest.mark.parametrize("wrap", [lambda fn: fn, jax.jit], ids=["at once", "compiled"])
+def test_an_index_may_be_narrower_than_the_number_of_rows(rows, dtype, wrap):
+    index = np.asarray([0, 5, min(rows - 1, np.iinfo(dtype).max)], dtype)
+    g = jnp.asarray([1.0, 2.0, 3.0])
+    tracked = wrap(lambda state, index: nx.track(g, state, index, beta=BETA))
+    seen, after = tracked(nx.track_init(0.0, n=rows), index)
+    assert_same(seen, g)
+    assert_same(after.value[index.astype(int)], g)
+    assert after.left_out == 0
+
+
+def test_a_narrow_index_below_zero_does_not_count_from_the_end():
+    state = nx.track_init(0.0, n=200)
+    index = np.asarray([0, -1], np.int8)
+    seen, after = jax.jit(lambda i: nx.track(TWO, state, i, beta=BETA))(index)
+    assert_same(seen, [1, np.nan])
+    assert jnp.isfinite(after.value).sum() == 1
+    with pytest.raises(nx.SettingError, match="index -1 lies outside"):
+        nx.track(TWO, state, index, beta=BETA)
+
+
 @pytest.mark.parametrize("gain", [None, "auto"])
 def test_a_first_value_that_is_not_finite_is_no_first_value(gain):
     settings = {"gain": gain, "previous": jnp.ones((2, 2))} if gain else {"beta": BETA}

@@ -131,6 +131,19 @@ def test_the_random_output_is_uniform_over_the_steps(problem):
     assert set(stops) == {0, 1, 2, 3}
 
 
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("output", ["average", "weighted"])
+def test_the_average_of_narrow_weights_does_not_stop_to_move(output, dtype):
+    """Weights go from 0 to 1 at once, and the average after them for a thousand steps."""
+    level = nx.Level(lambda w, x: x * (w - 1) ** 2 / 2, jnp.ones(2, dtype))
+    problem = nx.Problem([level], jnp.zeros((), dtype))
+    result = nx.minimize(problem, nx.Plain(), optax.sgd(0.1), steps=1_000, output=output, batch_size=1)
+    wide = problem.replace(levels=[level.replace(data=jnp.ones(2))], w0=0.0)
+    whole = nx.minimize(wide, nx.Plain(), optax.sgd(0.1), steps=1_000, output=output, batch_size=1)
+    assert result.w.dtype == dtype
+    np.testing.assert_allclose(float(result.w), float(whole.w), rtol=2 * float(jnp.finfo(dtype).eps))
+
+
 def test_the_average_output_is_the_mean_of_all_iterates(problem):
     average = run(problem, steps=12, record_every=1, output="average").w
     at = run(problem, steps=1, record_every=1)

@@ -1,6 +1,7 @@
 """Sweeps: lanes equal single runs, compile once, and copy no data."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
@@ -168,6 +169,105 @@ def test_a_diverging_lane_does_not_stop_the_others(problem):
     assert best["lr"] == 0.01
     assert best["index"] == 1
     np.testing.assert_allclose(best["mean"], lanes.records["exact_value"][1, :, -1].mean())
+
+
+def lost_lanes(problem, steps=300, **changes):
+    """Lanes that leave for infinity in the middle of strides, one by one; and one that stays."""
+    rates = np.array([1e200, 1e80, 1e60, 1e40, 0.01])
+    settings = {"beta": np.full(5, 0.5), "lr": rates}
+    options = {"batch_size": 2, "record_every": 140} | changes
+    free = nx.Problem(problem.levels, problem.w0)
+    return free, nx.sweep(free, smvr, settings=settings, seeds=2, steps=steps, **options)
+
+
+@pytest.mark.filterwarnings("ignore::nestax.errors.DivergenceWarning")
+def test_a_lane_that_diverged_has_its_last_finite_weights(problem):
+    before = dict(drive.TRACES)
+    free, lanes = lost_lanes(problem)
+    assert {name: n - before.get(name, 0) for name, n in drive.TRACES.items()} == {
+        "start": 1,
+        "advance": 1,
+    }
+    assert np.isfinite(lanes.w).all()
+    lengths = set()
+    for row, lr in enumerate(lanes.settings["lr"]):
+        for seed in range(2):
+            alone = nx.minimize(
+                free, nx.SMVR(0.5), optax.sgd(lr), steps=300, batch_size=2, record_every=140, seed=seed
+            )
+            assert alone.status is lanes.status[row, seed]
+            np.testing.assert_allclose(lanes.w[row, seed], alone.w, rtol=1e-9)
+            lengths.add(alone.carry.step)
+            if alone.carry.step:  # to the bit, it is where a shorter sweep ends
+                _, shorter = lost_lanes(problem, alone.carry.step)
+                assert shorter.finite[row, seed]
+                np.testing.assert_array_equal(shorter.w[row, seed], lanes.w[row, seed])
+    assert len(lengths) > 4
+
+
+def test_where_lanes_are_lost_nothing_depends_on_the_chunks(problem, monkeypatch):
+    _, whole = lost_lanes(problem)
+    monkeypatch.setattr(drive, "CHUNK_SECONDS", 0.0)
+    monkeypatch.setattr(drive, "PART_SECONDS", 0.0)
+    _, parts = lost_lanes(problem)
+    np.testing.assert_array_equal(whole.w, parts.w)
+    _, looked_at = lost_lanes(problem, callback=lambda record: False)
+    np.testing.assert_array_equal(whole.w, looked_at.w)
+    assert np.isfinite(whole.w).all()
+
+
+def test_where_nothing_is_lost_nothing_is_computed_again(problem, monkeypatch):
+    calls = []
+    advance = drive.Compiled.advance
+    monkeypatch.setattr(
+        drive.Compiled, "advance", lambda self, *args: calls.append(args) or advance(self, *args)
+    )
+    lanes = nx.sweep(
+        problem, smvr, settings=nx.grid(beta=[0.5], lr=[0.1, 0.2]), seeds=2, steps=300, record_every=10
+    )
+    assert lanes.finite.all()
+    assert sum(strides * length for _, strides, length in calls) == 300
+
+
+def test_a_lane_that_is_not_finite_at_its_start_has_its_first_weights(problem):
+    plain = nx.problems.mean_variance(nx.datasets.synthetic_returns(300, 5))
+    name = next(level.name for level in plain.levels if level.args)
+    lanes = nx.sweep(
+        plain,
+        lambda s: (plain.with_args(**{name: (s.number,)}), nx.Plain(), optax.sgd(0.1)),
+        settings={"number": np.array([1.0, np.nan])},
+        seeds=1,
+        steps=5,
+    )
+    assert lanes.finite.tolist() == [[True], [False]]
+    np.testing.assert_array_equal(lanes.w[1, 0], plain.w0)
+
+
+def test_where_the_carry_is_overwritten_the_weights_of_the_last_chunk_are_left(problem, monkeypatch):
+    monkeypatch.setattr(drive, "LARGE_BYTES", 0)
+    _, lanes = lost_lanes(problem)
+    assert np.isfinite(lanes.w).all()
+    assert not lanes.finite[:-1].any()
+
+
+def test_where_every_setting_diverged_none_is_best(problem):
+    _, lanes = lost_lanes(problem)
+    assert lanes.best("exact_value")["lr"] == 0.01
+    free = nx.Problem(problem.levels, problem.w0)
+    lost = nx.sweep(free, smvr, settings=nx.grid(beta=[0.5], lr=[1e200, 1e201]), seeds=2, steps=20)
+    with pytest.raises(
+        nx.SettingError, match="no setting has a finite mean of 'exact_value' over its"
+    ) as told:
+        lost.best("exact_value")
+    assert "4 of 4 lanes diverged" in str(told.value)
+
+
+def test_a_setting_whose_column_is_nan_is_not_the_best(problem):
+    odd = problem.replace(metrics={"odd": lambda w: jnp.where(abs(w[0] - 0.2) > 1e-3, jnp.nan, 1.0)})
+    settings = {"beta": np.full(2, 0.5), "lr": np.array([0.5, 1e-6])}
+    lanes = nx.sweep(odd, smvr, settings=settings, seeds=1, steps=50, record=["odd"])
+    assert np.isnan(lanes.records["odd"][:, 0, -1]).tolist() == [True, False]
+    assert lanes.best("odd")["index"] == 1
 
 
 def test_a_frame_has_a_row_per_setting_seed_and_record(problem):

@@ -28,6 +28,15 @@ def test_a_problem_and_a_budget_are_enough():
     assert 0.4 * 60_000 < result.records["samples"][0] < 0.51 * 60_000  # the search, and a first batch
 
 
+def test_weights_in_single_precision_where_jax_computes_in_double():
+    rows = np.random.default_rng(0).normal(1.0, 0.3, size=(50, 3)).astype(np.float32)
+    square = nx.Level(lambda w, row: (row * w - 1) ** 2, rows)
+    problem = nx.Problem([square, nx.Level(jnp.sum)], w0=jnp.zeros(3, jnp.float32))
+    result = nx.minimize(problem, samples=4_000, batch_size=4)
+    assert result.w.dtype == jnp.float32
+    assert result.records["exact_value"][-1] < 0.2 * result.records["exact_value"][0]
+
+
 @pytest.mark.parametrize("factor", [1e-3, 1e3])
 def test_the_scale_of_the_objective_does_not_matter(factor):
     one = nx.autotune(scaled_problem(1.0), samples=20_000, batch_size=8)

@@ -5,6 +5,7 @@ import itertools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from tests.support.cases import rng_of, simplex_by_sorting
 from tests.support.compare import assert_same, flat
@@ -12,6 +13,7 @@ from tests.support.compiled import quick_jit
 
 import nestax as nx
 from nestax.parts.settings import with_schedules
+from nestax.parts.step_rule import as_step
 
 SIZE, STEPS, HORIZON = 5, 8, 20
 STRENGTH = 0.3
@@ -235,3 +237,27 @@ def test_defaults_have_size_one():
     v = tree(GRADS[0])
     for oracle in (nx.linear_oracles.simplex, nx.linear_oracles.l1_ball, nx.linear_oracles.l2_ball):
         assert_same(np.linalg.norm(flat(oracle(v))), 1.0)
+
+
+# Half precision
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("size", [1e-4, 300.0])
+@pytest.mark.parametrize(
+    "step",
+    [nx.steps.Normalized(0.1), nx.steps.Bounded(0.1, eps=0.5), as_step(optax.adam(0.1))],
+    ids=lambda step: type(step).__name__,
+)
+def test_squares_of_half_precision_neither_vanish_nor_overflow(step, size, dtype):
+    """Of numbers that half precision can hold, like those here, the squares are none of it."""
+
+    def moved(dtype):
+        w = jnp.zeros(3, dtype)
+        free = nx.Problem([nx.Level(lambda w, x: x * jnp.sum(w), jnp.ones(2, dtype))], w)
+        grad = jnp.asarray([size, 0.0, -size / 2], dtype)
+        ready = step.ready(10, dtype)
+        return ready.update(free, w, grad, {}, ready.init(w))[0]
+
+    assert moved(dtype).dtype == dtype
+    assert_same(moved(dtype).astype(float), moved("float64"), 0.01)

@@ -67,6 +67,23 @@ def cox_pair(ties):
     )
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "uint16"])
+@pytest.mark.parametrize("training", [True, False])
+def test_the_rows_of_cox_may_be_told_by_narrow_integers(dtype, training):
+    h, index = torch.tensor([1.0, 2.0, 3.0]), np.asarray([0, 5, 127])
+    narrow, wide = (nt.Cox(np.arange(256.0), np.ones(256)).train(training) for _ in range(2))
+    assert torch.equal(narrow(h, index.astype(dtype)), wide(h, index))
+
+
+@pytest.mark.parametrize("ties", ["efron", "breslow"])
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "bool"])
+def test_times_may_be_unsigned(dtype, ties):
+    time = np.asarray([0, 1, 1, 0, 1]) if dtype == "bool" else np.asarray([0, 3, 200, 0, 3])
+    event, h, rows = [1, 1, 0, 1, 1], torch.arange(5.0), np.arange(5)
+    narrow, wide = (nt.Cox(x, event, ties=ties) for x in (time.astype(dtype), time.astype(float)))
+    assert torch.equal(narrow(h, rows), wide(h, rows))
+
+
 @pytest.mark.parametrize("ties", ["efron", "breslow"])
 def test_fifty_steps_of_cox(ties):
     module, state = cox_pair(ties)

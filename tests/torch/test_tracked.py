@@ -273,6 +273,17 @@ def test_the_loaders_index_may_be_a_list_or_an_array():
         assert tracked.value.tolist() == nothing
 
 
+@pytest.mark.parametrize(
+    ("rows", "dtype"), [(256, "uint8"), (200, "int8"), (40_000, "int16"), (65_536, "uint16")]
+)
+@pytest.mark.parametrize("training", [True, False])
+def test_an_index_may_be_narrower_than_the_number_of_rows(rows, dtype, training):
+    index = np.asarray([0, min(rows - 1, np.iinfo(dtype).max)], dtype)
+    tracked = Tracked(rows, beta=BETA).train(training)
+    assert tracked(TWO, index).tolist() == [1, 1]
+    assert tracked.value[index.astype(int)].tolist() == ([1, 1] if training else [np.inf, np.inf])
+
+
 @pytest.mark.parametrize("gain", [None, "auto"])
 def test_a_first_value_that_is_not_finite_is_no_first_value(gain):
     tracked = Tracked(n=2, gain=gain, beta=None if gain else BETA)

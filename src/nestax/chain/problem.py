@@ -337,8 +337,9 @@ class Problem(eqx.Module):
         if self.feasible is None and self.linear_oracle is not None:
             return jnp.asarray(optax.tree.vdot(grad, optax.tree.sub(w, self.linear_oracle(grad))))
         if self.feasible is None and self.prox is None:
-            return optax.tree.norm(grad)
-        return optax.tree.norm(optax.tree.sub(w, self.proximal(optax.tree.sub(w, grad), 1.0)))
+            return optax.tree.norm(trees.as_average(grad))
+        moved = optax.tree.sub(w, self.proximal(optax.tree.sub(w, grad), 1.0))
+        return optax.tree.norm(trees.as_average(moved))
 
     @staticmethod
     def _population(level: Level) -> Any:

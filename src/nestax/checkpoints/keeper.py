@@ -24,10 +24,12 @@ from nestax.trees import as_host, from_host
 from nestax.version import versions
 
 #: The version of what a checkpoint holds.
-FORMAT = 4
+FORMAT = 5
 #: The compiled program as text, to show what has changed; nothing depends on it.
 PROGRAM = "program.z"
 MOST_PROGRAM = 2**28
+#: How the names of the tensors begin that are the weights of lanes which are not finite any more.
+LEFT = "left: "
 DOES_NOT_FIT = "holds a state that does not fit its own fingerprint: begin again in another folder."
 
 
@@ -36,12 +38,14 @@ class Saved(NamedTuple):
 
     rows: its records.
     finite: of every lane, whether all of them are.
+    left: the last finite weights of lanes that are not, an array a leaf; empty if all are.
     status, message: how it ended; the status is None if it had not.
     """
 
     at: At
     rows: list[dict[str, Any]]
     finite: Any
+    left: list[Any]
     status: Status | None
     message: str
 
@@ -248,6 +252,9 @@ class Keeper:
                 for name in carried
             }
             finite = found.tensors["finite"]
+            shapes = [] if finite.all() else self.compiled.lane.problem.shape.leaves
+            names = [f"{LEFT}{k}" for k in range(len(shapes))]
+            left = [from_host(found.tensors[name], about["kinds"].get(name, "")) for name in names]
             told = about["columns"].items()
             rows = as_rows({name: from_host(found.records[name], kind) for name, kind in told})
             rows = _in_order(rows)
@@ -257,12 +264,15 @@ class Keeper:
                 and isinstance(about["message"], str)
                 and all((x.shape, str(x.dtype)) == carried[name] for name, x in arrays.items())
                 and (finite.shape, finite.dtype) == (lanes, bool)
+                and [((*lanes, *shape), dtype) for shape, dtype in shapes]
+                == [(x.shape, x.dtype) for x in left]
                 and {"step", *Cost._fields} <= set(rows[-1])
             )
             saved = Saved(
                 At(self.compiled.given(arrays), step),
                 rows,
                 finite,
+                left,
                 None if status is None else Status[status],
                 about["message"],
             )
@@ -293,21 +303,27 @@ class Keeper:
 
     # Between chunks
 
-    def visit(self, at: At, rows: list[dict[str, Any]], finite: Any) -> str | None:
+    def visit(self, at: At, rows: list[dict[str, Any]], finite: Any, left: list[Any]) -> str | None:
         """Saves if it is time; a sentence if the run must stop here."""
         if not self.hosts.decide(lambda: time.perf_counter() - self.began >= self.every):
             return None
-        trouble = self._save(at, rows, finite, None, "")
+        trouble = self._save(at, rows, finite, left, None, "")
         self.began = time.perf_counter()
         return trouble and f"The run was stopped. {trouble}"
 
     def close(
-        self, at: At, rows: list[dict[str, Any]], finite: Any, status: Status, message: str
+        self,
+        at: At,
+        rows: list[dict[str, Any]],
+        finite: Any,
+        left: list[Any],
+        status: Status,
+        message: str,
     ) -> str:
         """The last checkpoint of this call; returns the message, and what went wrong while saving."""
         if self.failed or self.saved == (at.step, status):
             return message
-        trouble = self._save(at, rows, finite, status, message)
+        trouble = self._save(at, rows, finite, left, status, message)
         if trouble is None:
             return message
         if self.hosts.first:
@@ -319,6 +335,7 @@ class Keeper:
         at: At,
         rows: list[dict[str, Any]],
         finite: Any,
+        left: list[Any],
         status: Status | None,
         message: str,
     ) -> str | None:
@@ -327,6 +344,7 @@ class Keeper:
         taken = self.compiled.taken(at.carry)
         whole = {name: x for name, x in taken.items() if name not in self.pieces}
         whole["key"] = self.compiled.all.key
+        whole |= {f"{LEFT}{k}": x for k, x in enumerate(left)}
         host = {name: as_host(x) for name, x in gathered(whole).items()}
         columns = {name: as_host(column) for name, column in as_columns(rows[-1:]).items()}
         about = {

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
+import nestax.trees as trees
 from nestax.chain.jacobian import Jacobian, pull_through
 from nestax.chain.problem import Problem
 from nestax.draws.source import Population
@@ -81,7 +82,7 @@ class CSAGA(AbstractEstimator):
 
     def update(self, problem: Problem, w: PyTree, batches: Batches, state: CSAGAState):
         batch: Any = batches[0]["value"]
-        index = batch.index
+        index = trees.row_numbers(batch.index)
         new = problem.levels[0].value_and_jac_each(w, batch)
         old = jax.tree.map(lambda x: x[index], state.table)
         change = jax.tree.map(jnp.subtract, new, old)

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, PyTree
 
+import nestax.trees as trees
 from nestax.chain.problem import Problem
 from nestax.errors import POSITIVE
 from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
@@ -65,14 +66,15 @@ class STORM(AbstractEstimator):
 
     def init(self, problem: Problem, w: PyTree, batches: Batches):
         value, grad = value_and_gradient(problem, w, batches)
-        return self._read(w, value, grad, optax.tree.norm(grad, squared=True), jnp.zeros((), jnp.int32))
+        return self._read(w, value, grad, _squared(grad), jnp.zeros((), jnp.int32))
 
     def update(self, problem: Problem, w: PyTree, batches: Batches, state: STORMState):
         keep = 1 - jnp.minimum(1, self.c * self._rate(state.total, state.count) ** 2)
+        keep = keep.astype(state.value.dtype)
         new = value_and_gradient(problem, w, batches)
         old = value_and_gradient(problem, state.w, batches)
         value, grad = storm(new, keep, (state.value, state.grad), old)
-        total = state.total + optax.tree.norm(new[1], squared=True)
+        total = state.total + _squared(new[1])
         return self._read(w, problem.levels[0].project(value), grad, total, state.count + 1)
 
     def _rate(self, total: Array, count: Array) -> Array:
@@ -80,7 +82,12 @@ class STORM(AbstractEstimator):
 
     def _read(self, w: PyTree, value: Array, grad: PyTree, total: Array, count: Array):
         state = STORMState(w, value, grad, total, count)
-        return Estimate(value, grad, {"rate": self._rate(total, count)}), state
+        return Estimate(value, grad, {"rate": self._rate(total, count).astype(value.dtype)}), state
 
     def trackers(self, state: STORMState):
         return Trackers(state.w, (state.value,))
+
+
+def _squared(grad: PyTree) -> Array:
+    """‖∇f‖², in single precision at least: half has no room for the sum of many."""
+    return optax.tree.norm(trees.as_average(grad), squared=True)

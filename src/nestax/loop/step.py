@@ -83,7 +83,8 @@ class Lane(eqx.Module):
         w = problem.project(problem.start(jax.random.fold_in(key, FIRST_WEIGHTS)))
         batches = first_batches(self.problem, method.estimator, key, self.plan.first_sizes)
         estimate, state = method.estimator.init(problem, w, batches)
-        return Carry(w, estimate, state, method.step.init(w), w if self.plan.average else None)
+        average = trees.as_average(w) if self.plan.average else None
+        return Carry(w, estimate, state, method.step.init(w), average)
 
     def draw(self, setting: PyTree, key: Array, step: Array) -> Batches:
         """The batches of a step, which lanes of equal seed share."""
@@ -111,10 +112,16 @@ class Lane(eqx.Module):
         share = 2 if self.plan.average == "weighted" else 1
         return jax.tree.map(lambda a, w: a + (w - a) * share / (step + 1), average, w)
 
+    def output(self, carry: Carry) -> PyTree:
+        """The weights that were asked for: the last ones, or their average."""
+        if self.plan.average is None:
+            return carry.w
+        return jax.tree.map(lambda a, w: a.astype(w.dtype), carry.average, carry.w)
+
     def observe(self, setting: PyTree, carry: Carry) -> dict[str, Array]:
         """One record, and whether everything that the lane carries is finite."""
         problem, method = self.method(setting)
-        w = carry.average if self.plan.average else carry.w
+        w = self.output(carry)
         record = measure(problem, method.estimator, self.plan.columns, w, carry.estimate, carry.state)
         return record | {"finite": trees.all_finite(carry)}
 
@@ -212,7 +219,7 @@ def measure(
         at = trackers.w if problem.blocks is None else w
         _, target = problem.value_and_grad(at)
         _, grad = problem.add_penalty(at, estimate.value, estimate.grad)
-        out["grad_error"] = optax.tree.norm(optax.tree.sub(grad, target))
+        out["grad_error"] = optax.tree.norm(trees.as_average(optax.tree.sub(grad, target)))
     if "value_error" in columns or "jac_error" in columns:
         errors = _errors(problem, w, trackers)
         out |= {name: errors[name] for name in ("value_error", "jac_error") if name in columns}

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+import nestax.trees as trees
 from nestax.errors import SettingError, choose
 from nestax.parts.track import TrackState, track, track_init
 from nestax.problems.survival.follow_up import TIES, check_follow_up
@@ -108,7 +109,7 @@ def cox(risk: Float[Array, " b"], state: RiskSets, index: Any) -> tuple[Array, R
             f"risk is a vector with one number per row of the batch; got {jnp.shape(risk)}."
         )
     risk, memory = track(risk, state.memory, index, beta=1.0)
-    place = state.place[jnp.asarray(index)]
+    place = state.place[trees.row_numbers(index)]
     log_sum, weight = jax.lax.stop_gradient(_sums(state, memory.value))
     event = state.event[place]
     value = jnp.mean(event * (log_sum[place] - jax.lax.stop_gradient(risk)))

@@ -95,7 +95,7 @@ def _of_gradient(
             for k, deviation in zip(moving, belief.error, strict=True):
                 x = leaves[k]
                 noise = jax.random.normal(jax.random.fold_in(key, 1000 * i + k), x.shape, x.dtype)
-                leaves[k] = x + noise * deviation / x.size**0.5
+                leaves[k] = (x + noise * deviation / x.size**0.5).astype(x.dtype)
             u, V = treedef.unflatten(leaves)
             out.append((level.project(u), V))
         return out

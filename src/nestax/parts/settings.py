@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
+import nestax.trees as trees
 from nestax.chain.tracing import Traced, trace
 from nestax.errors import Range, SettingError, check_count, check_setting, choose, is_traced
 from nestax.table import number
@@ -159,15 +160,18 @@ def scaled(setting: Any, default: float, shape: Callable[..., Any]) -> Any:
 
 
 def with_schedules(tree: PyTree, horizon: Array | int, dtype: str) -> PyTree:
-    """Makes a ``Schedule`` of every function among the settings, and gives it what it asks for."""
+    """Every number among the settings in that dtype, and every function a ``Schedule`` with its horizon.
+
+    What a schedule computes is rounded at its end: the numbers inside belong to its program.
+    """
 
     def one(leaf: Schedule) -> Schedule:
         if leaf.dtype is not None:
             return leaf
         given = jnp.asarray(horizon) if leaf.asks else None
-        return Schedule(leaf.fn, given, dtype, leaf.scale, leaf.asks)
+        return Schedule(leaf.fn, given, dtype, trees.cast(leaf.scale, dtype), leaf.asks)
 
-    return _over_schedules(one, tree)
+    return _over_schedules(one, tree, lambda number: trees.cast(number, dtype))
 
 
 def with_lifted_schedules(tree: PyTree, dtype: str) -> PyTree:
@@ -183,13 +187,19 @@ def with_lifted_schedules(tree: PyTree, dtype: str) -> PyTree:
     return _over_schedules(one, tree)
 
 
-def _over_schedules(change: Callable[[Schedule], Schedule], tree: PyTree) -> PyTree:
-    """Every function among the settings as a ``Schedule`` that knows what it asks for, changed."""
+def _over_schedules(
+    change: Callable[[Schedule], Schedule], tree: PyTree, other: Callable[[Any], Any] = lambda x: x
+) -> PyTree:
+    """Every function among the settings as a ``Schedule`` that knows what it asks for, changed.
+
+    Args:
+        other: what becomes of everything else.
+    """
 
     def one(leaf: Any) -> Any:
         if not isinstance(leaf, Schedule):
             if not callable(leaf):
-                return leaf
+                return other(leaf)
             leaf = Schedule(leaf)
         if leaf.asks is None:
             leaf = dataclasses.replace(leaf, asks=_needed(leaf.fn) >= 2)

@@ -42,7 +42,7 @@ class AbstractStep(Settings):
 
     def ready(self, horizon: Array | int, dtype: Any) -> "AbstractStep":
         """This rule with its schedules filled in for a run of that length, in the dtype of w."""
-        return trees.cast(with_schedules(self, horizon, str(dtype)), dtype)
+        return with_schedules(self, horizon, str(dtype))
 
     def lifted(self, w: PyTree, aux: Callable[[], dict[str, Any]]) -> "AbstractStep":
         """The same rule with every number in it as a leaf, so that other ones never compile again.
@@ -65,16 +65,17 @@ class FromOptax(AbstractStep):
     """w_{t+1} = Π(w_t + change), the change that of an Optax optimiser.
 
     The optimiser receives the estimate as the gradient, and as extra arguments ``value``, ``grad`` and
-    whatever else the estimator has to say.
+    whatever else the estimator has to say. It sees half precision as single, in which its moments move.
     """
 
     optimizer: optax.GradientTransformationExtraArgs
 
     def init(self, w: PyTree) -> Any:
-        return self.optimizer.init(w)
+        return self.optimizer.init(trees.as_average(w))
 
     def update(self, problem: Problem, w: PyTree, grad: PyTree, aux: dict[str, Array], state: Any):
-        change, state = self.optimizer.update(grad, state, w, grad=grad, **aux)
+        seen = trees.as_average(grad)
+        change, state = self.optimizer.update(seen, state, trees.as_average(w), grad=seen, **aux)
         return problem.project(optax.apply_updates(w, change)), state
 
     def ready(self, horizon: Array | int, dtype: Any) -> "FromOptax":
@@ -82,6 +83,7 @@ class FromOptax(AbstractStep):
 
     def lifted(self, w: PyTree, aux: Callable[[], dict[str, Any]]) -> "FromOptax":
         """The optimiser as data: learning rates, decays and the numbers of schedules are leaves."""
+        w = jax.eval_shape(trees.as_average, w)
         init = trace(self.optimizer.init, w, lift=True)
         update = trace(self.optimizer.update, w, init.shapes(), w, grad=w, **aux(), lift=True)
         return FromOptax(optax.GradientTransformationExtraArgs(init, update))
@@ -125,8 +127,7 @@ class Method(eqx.Module):
     def ready(self, problem: Problem, horizon: Array | int, sizes: tuple[int, ...]) -> "Method":
         """With everything filled in that depends on the problem and the run, in the dtype of w."""
         estimator = self.estimator.defaults(problem, horizon, sizes)
-        step = self.step.ready(horizon, problem.dtype)
-        return Method(trees.cast(estimator, problem.dtype), step)
+        return Method(estimator, self.step.ready(horizon, problem.dtype))
 
     def lifted(self, problem: Problem, sizes: tuple[int, ...]) -> "Method":
         """The same method with every number of its schedules and of its optimiser as a leaf."""

@@ -51,7 +51,7 @@ def track_init(example: PyTree, n: int | None = None, gain: str | None = None) -
     n = None if n is None else check_count("n", n)
     lead = () if n is None else (n,)
     shapes = jax.tree.map(lambda x: x if hasattr(x, "dtype") else jnp.asarray(x), example)
-    dtypes = {_remembered(x.dtype) for x in jax.tree.leaves(shapes)}
+    dtypes = {trees.average_dtype(x.dtype) for x in jax.tree.leaves(shapes)}
     if len(dtypes) != 1 or not jnp.issubdtype(min(dtypes, key=str), jnp.floating):
         raise SettingError(
             "what is tracked must be arrays of one floating-point dtype; got "
@@ -244,12 +244,6 @@ def _projected(project: Callable[[PyTree], PyTree], value: PyTree) -> PyTree:
     return out
 
 
-def _remembered(dtype: Any) -> Any:
-    """The dtype of a memory: half precision would stop to move where β·(g − u) is small."""
-    floating = jnp.issubdtype(dtype, jnp.floating)
-    return jnp.promote_types(dtype, jnp.float32) if floating else dtype
-
-
 def _first_state(g: PyTree, index: Any, gain: str | None) -> TrackState:
     if index is not None:
         raise SettingError(
@@ -313,7 +307,7 @@ def _check_index(index: Any, state: TrackState) -> Array | None:
                 f"index {rows[times > 1][0]} occurs {times.max()} times in one batch: a row moves "
                 "once a step, so average its values, or draw without replacement."
             )
-    return jnp.asarray(index)
+    return trees.row_numbers(index)
 
 
 def _check_shapes(g: PyTree, previous: PyTree, state: TrackState, index: Array | None) -> None:
@@ -337,7 +331,7 @@ def _check_shapes(g: PyTree, previous: PyTree, state: TrackState, index: Array |
             f"tracked{after}, or make the state with nx.track_init for it."
         )
     dtype = kept[0].dtype
-    other = [x.dtype for x in leaves if _remembered(x.dtype) != dtype]
+    other = [x.dtype for x in leaves if trees.average_dtype(x.dtype) != dtype]
     if other:
         raise SettingError(
             f"g is {other[0]} and the memory {dtype}: cast g, or make the state with nx.track_init(g)."

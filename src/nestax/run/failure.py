@@ -1,20 +1,46 @@
 """What went wrong in a run that is not finite any more: where, and in which quantity."""
 
+from collections.abc import Iterator
+
+import numpy as np
+
 import nestax.trees as trees
 from nestax.loop.compiled import At, Chunk, Compiled
 from nestax.loop.step import FINITE_COLUMNS
 
 
-def last_finite(compiled: Compiled, chunk: Chunk, bad: int) -> At:
-    """The last finite state, found by replaying the stride in which the first bad value appeared."""
-    good = compiled.advance(chunk.before, bad, chunk.length).after if bad else chunk.before
-    low = 0
-    high = chunk.length  # after `low` steps all is finite, after `high` it is not
-    while high - low > 1:
-        middle = (low + high) // 2
-        finite = bool(compiled.advance(good, 1, middle).records["finite"][0])
-        low, high = (middle, high) if finite else (low, middle)
-    return compiled.advance(good, 1, low).after if low else good
+def last_finite(compiled: Compiled, chunk: Chunk, finite: np.ndarray) -> Iterator[tuple[np.ndarray, At]]:
+    """Replays a chunk to the last finite states of the lanes that it has lost.
+
+    Yields which lanes, and their state. Strides in which none was lost are run once more at most, the
+    others by halves, whatever the number of lanes.
+
+    Args:
+        finite: of every lane, whether it was when the chunk began.
+    """
+    at = chunk.before
+    for k, now in enumerate(chunk.records["finite"]):
+        lost = finite & ~now
+        finite = finite & now
+        if lost.any():
+            missing = k - (at.step - chunk.before.step) // max(chunk.length, 1)
+            at = compiled.advance(at, missing, chunk.length).after if missing else at
+            yield from _by_halves(compiled, at, chunk.length, lost)
+
+
+def _by_halves(
+    compiled: Compiled, at: At, steps: int, lost: np.ndarray
+) -> Iterator[tuple[np.ndarray, At]]:
+    """The same for lanes that are finite at ``at``, and not so many steps later."""
+    if steps <= 1:
+        yield lost, at
+        return
+    half = compiled.advance(at, 1, steps // 2)
+    finite = half.records["finite"][0]
+    if (lost & ~finite).any():
+        yield from _by_halves(compiled, at, steps // 2, lost & ~finite)
+    if (lost & finite).any():
+        yield from _by_halves(compiled, half.after, steps - steps // 2, lost & finite)
 
 
 def name_failure(compiled: Compiled, at: At, recorded: int | None) -> str:

@@ -7,7 +7,7 @@ import inspect
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -112,9 +112,7 @@ class Watch:
 
         def weights() -> PyTree:
             self.reads = True
-            carry = at().carry
-            averaged = self.compiled.lane.plan.average is not None
-            w = carry.average if averaged else carry.w
+            w = self.compiled.lane.output(at().carry)
             return jax.tree.map(np.array, w) if self.compiled.donates else w
 
         if self.rules.held_out is not None:
@@ -142,12 +140,16 @@ class Book:
     """The records so far, with the columns that only the host knows.
 
     finite: of every lane, whether all of its records are.
+    left: the last finite weights of lanes that are not any more, an array a leaf; empty while all are.
     """
 
-    def __init__(self, meter: Meter, rows: list[dict[str, Any]], finite: Any):
+    def __init__(
+        self, meter: Meter, rows: list[dict[str, Any]], finite: Any, left: Sequence[np.ndarray] = ()
+    ):
         self.meter = meter
         self.rows = rows
         self.finite = finite
+        self.left = list(left)
 
     @classmethod
     def begun(cls, meter: Meter, step: int, cost: Cost, first: dict[str, Any]) -> "Book":
@@ -168,6 +170,24 @@ class Book:
         row = {name: column[k] for name, column in chunk.records.items()}
         self.finite = self.finite & row.pop("finite")
         self.rows.append({"step": step, **cost._asdict(), **row})
+
+    def leave(self, lanes: np.ndarray, w: PyTree) -> None:
+        """Keeps the weights of some lanes, if there are any."""
+        if not lanes.any():
+            return
+        here = list(map(np.asarray, jax.tree.leaves(gathered(w))))
+        self.left = self.left or [np.zeros_like(x) for x in here]
+        for kept, x in zip(self.left, here, strict=True):
+            kept[lanes] = x[lanes]
+
+    def finite_weights(self, w: PyTree) -> PyTree:
+        """Weights of all lanes, with those that were kept of lanes that are not finite any more."""
+        if np.all(self.finite) or not self.left:
+            return w
+        leaves, structure = jax.tree.flatten(w)
+        mask = lambda x: self.finite.reshape(self.finite.shape + (1,) * (x.ndim - self.finite.ndim))
+        kept = [jnp.where(mask(x), x, y) for x, y in zip(leaves, self.left, strict=True)]
+        return structure.unflatten(kept)
 
     def cut(self, step: int) -> None:
         """Forgets what came after ``step``."""
@@ -196,6 +216,7 @@ def follow(
     keeper: Keeper | None = None,
     facts: dict[str, Any] | None = None,
     progress: bool | None = False,
+    replay: bool = True,
 ) -> Ended:
     """Follows a run to its end, or to where a rule, a signal, the rows or a number end it.
 
@@ -207,6 +228,7 @@ def follow(
         rules: when it ends before that.
         keeper: keeps it in a folder; ``facts`` are parts of its fingerprint that only the caller knows.
         progress: whether to show a progress line; None means on a terminal or in a notebook.
+        replay: whether the last finite weights of lanes that a grid loses are wanted.
     """
     rules = rules or Rules()
     end = run.total if until is None else until
@@ -227,17 +249,20 @@ def follow(
         if found:
             ALOUD.get()(f"going on from step {found.at.step:,} of {end:,} …")
             at = found.at
-            book = Book(run.meter, found.rows, found.finite)
+            book = Book(run.meter, found.rows, found.finite, found.left)
         else:
             at, first = run.compiled.observe(start or _started(run.compiled, rules, asked))
             book = Book.begun(run.meter, at.step, run.spent, first)
+            if run.compiled.lanes:
+                book.leave(~book.finite, run.compiled.lane.output(at.carry))
         if found and found.status is Status.NONFINITE:
             return Ended(at, book, found.status, found.message)
-        ended = _go_on(run, at, end, book, rules, bool(found), keeper, asked, show)
+        ended = _go_on(run, at, end, book, rules, bool(found), keeper, asked, show, replay)
         if keeper and (run.compiled.lanes or book.finite):
-            ended = ended._replace(
-                message=keeper.close(ended.at, book.rows, book.finite, ended.status, ended.message)
+            message = keeper.close(
+                ended.at, book.rows, book.finite, book.left, ended.status, ended.message
             )
+            ended = ended._replace(message=message)
         return ended
 
 
@@ -264,6 +289,7 @@ def _go_on(
     keeper: Keeper | None,
     asked: Callable[[], bool],
     show: Callable[..., None] | None,
+    replay: bool,
 ) -> Ended:
     """Chunk after chunk."""
     compiled = run.compiled
@@ -285,9 +311,11 @@ def _go_on(
         at, pace = compiled.pace(at)
         ahead = at.step - book.step
         for chunk in compiled.chunks(at, pace, end - at.step, run.stride, ahead, watch.strides):
+            if not single and replay:
+                _leave_lost(compiled, chunk, book, weights)
             for k in range(chunk.strides or 1):
                 if single and not chunk.records["finite"][k]:
-                    return _failed(compiled, chunk, k, book, weights)
+                    return _failed(compiled, chunk, book, weights)
                 if not chunk.strides:  # a part of a stride, which has no record of its own
                     book.finite = book.finite & chunk.records["finite"][0]
                     continue
@@ -311,7 +339,7 @@ def _go_on(
                 return Ended(at, book, Status.SUCCESS, why)
             if at.step < end:
                 if keeper and not hosts.any(asked()):
-                    why = keeper.visit(at, book.rows, book.finite)
+                    why = keeper.visit(at, book.rows, book.finite, book.left)
                 why = Status.INTERRUPTED.value if hosts.any(asked()) else why
                 if why:
                     return Ended(at, book, Status.INTERRUPTED, why)
@@ -356,18 +384,31 @@ def _weights_of(compiled: Compiled, at: At) -> tuple[Any, Any] | None:
     return jax.tree.map(np.array, kept) if compiled.donates else None
 
 
-def _failed(
-    compiled: Compiled, chunk: Chunk, bad: int, book: Book, weights: tuple[Any, Any] | None
-) -> Ended:
-    """The last finite state of a run whose record ``bad`` of a chunk is not, and what is not finite."""
-    if weights is not None:  # there is nothing to go back to but the weights
+def _with_weights(chunk: Chunk, weights: tuple[Any, Any]) -> At:
+    """Where a chunk began that has overwritten it: there is nothing to go back to but the weights."""
+    w, average = jax.tree.map(jnp.asarray, weights)
+    return At(dataclasses.replace(chunk.after.carry, w=w, average=average), chunk.before.step)
+
+
+def _leave_lost(compiled: Compiled, chunk: Chunk, book: Book, weights: tuple[Any, Any] | None) -> None:
+    """Keeps the last finite weights of the lanes that a chunk has lost."""
+    if weights is None:
+        states = last_finite(compiled, chunk, book.finite)
+    else:
+        lost = book.finite & ~chunk.records["finite"].all(axis=0)
+        states = [(lost, _with_weights(chunk, weights))]
+    for lanes, at in states:
+        book.leave(lanes, compiled.lane.output(at.carry))
+
+
+def _failed(compiled: Compiled, chunk: Chunk, book: Book, weights: tuple[Any, Any] | None) -> Ended:
+    """The last finite state of a run that a chunk has lost, and what is not finite."""
+    if weights is not None:
         book.finite = np.asarray(False)  # so that the last checkpoint stays the last good one
         book.cut(chunk.before.step)
-        w, average = jax.tree.map(jnp.asarray, weights)
-        carry = dataclasses.replace(chunk.after.carry, w=w, average=average)
-        at = At(carry, chunk.before.step)
+        at = _with_weights(chunk, weights)
         return Ended(at, book, Status.NONFINITE, without_trackers(chunk.before.step))
-    at = last_finite(compiled, chunk, bad)
+    at = next(at for _, at in last_finite(compiled, chunk, book.finite))
     return Ended(at, book, Status.NONFINITE, name_failure(compiled, at, book.step))
 
 

@@ -217,7 +217,7 @@ def minimize(
     carry = ended.at.carry
     rows = () if feed is None else feed.rows_after(step)
     result = Result(
-        carry.average if output in AVERAGES else carry.w,
+        compiled.lane.output(carry),
         ended.records,
         ended.status,
         ended.message,

@@ -19,7 +19,6 @@ from nestax.devices.hosts import Hosts, gathered
 from nestax.devices.spread import check_divides, spread_over
 from nestax.errors import SettingError, check_count, check_seed
 from nestax.figures import plot_sweep
-from nestax.loop.plan import AVERAGES
 from nestax.loop.status import Status
 from nestax.parts.estimator import AbstractEstimator
 from nestax.parts.step_rule import Method
@@ -54,7 +53,7 @@ class Sweep:
     """Result of ``sweep``: S settings × R seeds.
 
     settings: one column of S numbers per name.
-    w: the weights at the end, with leading axes (S, R).
+    w: the weights at the end, with leading axes (S, R); where a lane diverged, its last finite ones.
     records: NumPy columns of shape (S, R, records); step and costs are the same in all lanes, so
         they have shape (records,).
     status: array (S, R) of ``Status``.
@@ -105,13 +104,21 @@ class Sweep:
     def best(self, column: str) -> dict[str, float]:
         """The setting with the least mean over seeds of the last record; diverged lanes are infinite.
 
-        Besides the setting's numbers the dictionary holds ``mean``, ``std`` and ``index``.
+        Where no mean is finite, that is an error. Besides the setting's numbers the dictionary holds
+        ``mean``, ``std`` and ``index``.
         """
         if column not in self.records or self.records[column].ndim != 3:
             lanes = [name for name, c in self.records.items() if c.ndim == 3]
             raise SettingError(f"best: no column is called {column!r}; there are {', '.join(lanes)}.")
         mean, spread = self._last(column)
-        index = int(np.argmin(mean))
+        index = int(np.argmin(np.where(np.isnan(mean), np.inf, mean)))
+        if not np.isfinite(mean[index]):
+            lost = int((~self.finite).sum())
+            raise SettingError(
+                f"best: no setting has a finite mean of {column!r} over its seeds, and {lost} of "
+                f"{self.finite.size} lanes diverged: lower the learning rates, enlarge the batch, or "
+                "give levels a project= or a smoother function."
+            )
         chosen = {name: float(values[index]) for name, values in self.settings.items()}
         return chosen | {"mean": float(mean[index]), "std": float(spread[index]), "index": index}
 
@@ -245,7 +252,6 @@ def sweep(
     )
     facts = {"run": "sweep", "seeds": seeds.tolist(), "record_every": run.stride}
     ended = follow(run, rules=Rules(callback=callback), keeper=keeper, facts=facts, progress=progress)
-    carry = ended.at.carry
     finite = ended.book.finite
     records = {
         name: np.moveaxis(column, 0, 2) if column.ndim > 1 else column
@@ -253,7 +259,7 @@ def sweep(
     }
     return Sweep(
         settings,
-        gathered(carry.average if output in AVERAGES else carry.w),
+        ended.book.finite_weights(gathered(run.compiled.lane.output(ended.at.carry))),
         records,
         np.asarray([Status.NONFINITE, ended.status])[finite.astype(int)],
         ended.status,

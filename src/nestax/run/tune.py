@@ -10,6 +10,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, PyTree
 
+import nestax.trees as trees
 from nestax.chain.problem import Problem
 from nestax.chain.tracing import compute
 from nestax.checkpoints.keeper import Keeper
@@ -158,7 +159,7 @@ def autotune(
     for k in range(RUNGS):
         until = rung * 3**k
         spent = spent.plus(len(alive) * (until - at.step), meter.per_step)
-        ended = follow(run, start=at, until=until)
+        ended = follow(run, start=at, until=until, replay=False)
         if ended.status is Status.INTERRUPTED:
             raise KeyboardInterrupt(ended.message)
         at = ended.at
@@ -195,7 +196,8 @@ def _sizes_at_start(
     w = problem.project(problem.start(key))
     estimator = method.ready(problem, 1, sizes).estimator
     batches = draw_batches(problem, estimator, key, 0, first_sizes)
-    return optax.tree.norm(w), optax.tree.norm(estimator.init(problem, w, batches)[0].grad)
+    norm = lambda tree: optax.tree.norm(trees.as_average(tree))
+    return norm(w), norm(estimator.init(problem, w, batches)[0].grad)
 
 
 def _judge(problem: Problem, w: PyTree, key: Array, samples: int) -> tuple[np.ndarray, Cost]:

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, PyTree
 
+import nestax.trees as trees
 from nestax.chain.problem import Problem
 from nestax.errors import POSITIVE
 from nestax.parts.settings import Setting, at, setting
@@ -39,6 +40,6 @@ class Bounded(AbstractStep):
         lr = at(self.lr, state)
         eps = at(self.eps, state)
         target = problem.proximal(jax.tree.map(lambda x, v: x - lr * v, w, grad), lr)
-        length = optax.tree.norm(optax.tree.sub(target, w))
+        length = optax.tree.norm(trees.as_average(optax.tree.sub(target, w)))
         share = jnp.where(length > 2 * lr * eps, lr * eps / jnp.maximum(length, lr * eps), 0.5)
-        return average(w, share, target), state + 1
+        return average(w, share.astype(problem.dtype), target), state + 1

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, PyTree
 
+import nestax.trees as trees
 from nestax.chain.problem import Problem
 from nestax.errors import POSITIVE
 from nestax.parts.settings import Setting, at, setting
@@ -33,6 +34,7 @@ class Normalized(AbstractStep):
     lr: Setting | None = setting(POSITIVE, default=None, missing=parameter_free)
 
     def update(self, problem: Problem, w: PyTree, grad: PyTree, aux: dict[str, Array], state: Any):
-        size = optax.tree.norm(grad)
+        size = optax.tree.norm(trees.as_average(grad))
         lr = at(self.lr, state) / jnp.where(size > 0, size, 1)
-        return problem.proximal(jax.tree.map(lambda x, v: x - lr * v, w, grad), lr), state + 1
+        moved = jax.tree.map(lambda x, v: x - (lr * v).astype(x.dtype), w, grad)
+        return problem.proximal(moved, lr.astype(problem.dtype)), state + 1

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from nestax.torch.tracked import HALF, Tracked
+from nestax.torch.tracked import HALF, Tracked, row_numbers
 
 
 class LogMeanExp(torch.nn.Module):
@@ -151,12 +151,12 @@ class Cox(torch.nn.Module):
             self.register_buffer(name, number.to(kept), persistent=False)
 
     def forward(self, risk: torch.Tensor, index: Any) -> torch.Tensor:
-        index = torch.as_tensor(index)
+        index = row_numbers(index)
         _one_per_row("risk", risk)
         if not self.training:  # otherwise the memory checks it
             self.tracked.check_index(index)
         risk = self.tracked(risk, index)
-        index = index.to(self.place.device).long()
+        index = index.to(self.place.device)
         seen = self.tracked.value
         if not self.training:
             seen = seen.index_copy(0, index, risk.detach().to(seen.dtype))
@@ -226,6 +226,8 @@ def _one_per_row(name: str, numbers: torch.Tensor) -> None:
 def _follow_up(time: Any, event: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """Times, and whether they are those of events, on a CPU; refuses those without a meaning."""
     time, event = (torch.as_tensor(x).detach().cpu() for x in (time, event))
+    if not time.dtype.is_signed:  # minus a time is what rows are sorted by
+        time = time.long()
     if time.ndim != 1 or time.shape != event.shape:
         raise ValueError(
             "time and event are vectors with one number per row of the data; got "

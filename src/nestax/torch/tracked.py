@@ -108,7 +108,7 @@ class Tracked(torch.nn.Module):
                 the loader made it, the module moves it.
             previous: g of the same draws at the weights that the memory belongs to.
         """
-        index = None if index is None else torch.as_tensor(index)
+        index = None if index is None else row_numbers(index)
         if not isinstance(g, torch.Tensor):
             raise ValueError(f"g must be a tensor, with the derivative of the loss; got {_kind(g)}.")
         fresh = g if self.gain is None else g.mean(0 if index is None else 1)
@@ -165,7 +165,7 @@ class Tracked(torch.nn.Module):
 
     def _rows(self, index: torch.Tensor) -> torch.Tensor:
         """The rows of all processes."""
-        rows = torch.cat(_everywhere(index.to(self.value.device).long()))
+        rows = torch.cat(_everywhere(index.to(self.value.device)))
         # One below 0 would count from the end, and shall end in an error like one that is too large.
         return rows.masked_fill(rows < 0, len(self.value))
 
@@ -268,7 +268,7 @@ class Tracked(torch.nn.Module):
 
     def check_index(self, index: torch.Tensor) -> None:
         """Refuses what is no set of rows, as far as it is known without waiting for a device."""
-        if index.ndim != 1 or index.dtype.is_floating_point or index.dtype == torch.bool:
+        if index.ndim != 1 or index.dtype != torch.long:
             raise ValueError(
                 "index must be a vector of whole numbers, one per row of g; got "
                 f"{index.dtype} {tuple(index.shape)}."
@@ -290,6 +290,14 @@ class Tracked(torch.nn.Module):
                 f"index {rows[times > 1][0]} occurs {times.max()} times in one batch: a row moves once "
                 "a step, so average its values, or draw without replacement."
             )
+
+
+def row_numbers(index: Any) -> torch.Tensor:
+    """Numbers of rows, in 64 bits: in few, how many rows there are is no number, and PyTorch takes eight
+    bits for a mask."""
+    index = torch.as_tensor(index)
+    whole = not (index.dtype.is_floating_point or index.dtype.is_complex or index.dtype == torch.bool)
+    return index.long() if whole else index
 
 
 def _either(condition: torch.Tensor, yes: torch.Tensor, no: torch.Tensor) -> torch.Tensor:

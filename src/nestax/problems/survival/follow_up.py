@@ -100,7 +100,8 @@ def check_follow_up(time: Any, event: Any) -> tuple[np.ndarray, np.ndarray]:
         raise SettingError(
             "no row has an event: Cox's loss compares those that have one with those at risk then."
         )
-    return time, happened
+    signed = time.dtype.kind not in "bu"  # minus a time is what rows are sorted by
+    return time if signed else time.astype(np.int64), happened
 
 
 def _codes(strata: Any, rows: int) -> np.ndarray:
