@@ -110,8 +110,8 @@ class SelfTuning(AbstractEstimator):
             if state is not None:
                 old = state.value[i - 1] if i else state.w
                 tracked = state.value[i], state.jac[i]
-                batches = count - 1 + first[i].astype(state.usual.dtype) / sizes[i]
-                before = Before(old, tracked, state.believed[i], count, batches)
+                earlier = count - 1 + first[i].astype(state.usual.dtype) / sizes[i]
+                before = Before(old, tracked, state.believed[i], count, earlier)
             here = look(level, new, batch["value"], before, self._remembers(level))
             pulled = here.mean, here.plain
             if i and state is not None:

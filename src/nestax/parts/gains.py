@@ -273,7 +273,18 @@ def _look(new: Sequence[Array], old: Sequence[Array], tracked: Sequence[Array]) 
             found[k] = jnp.concatenate([unit[j : j + 1], sums[:, j]])
     arrays = range(len(tracked))
     numbers = jnp.stack([found[k] for k in arrays], axis=1)
-    return _Seen(*numbers, [off[k] for k in arrays], [moved[k] for k in arrays])
+    unit, spread, change, joint, innovation, distance, along = numbers
+    return _Seen(
+        unit,
+        spread,
+        change,
+        joint,
+        innovation,
+        distance,
+        along,
+        [off[k] for k in arrays],
+        [moved[k] for k in arrays],
+    )
 
 
 def _parts(arrays: Sequence[Array]) -> list[list[int]]:
