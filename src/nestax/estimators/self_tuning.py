@@ -27,7 +27,7 @@ from nestax.chain.problem import Problem
 from nestax.parts.error_bars import error_bars
 from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
 from nestax.parts.gains import Belief
-from nestax.parts.remembering import Before, Seen, look, no_longer, norm
+from nestax.parts.remembering import Before, Seen, draws_of, look, no_longer, norm
 from nestax.parts.settings import choice
 
 #: Larger Jacobians, such as those of networks, are not remembered unless asked for.
@@ -102,16 +102,13 @@ class SelfTuning(AbstractEstimator):
         seen: list[Seen] = []
         plain: list[Map] = []
         new = mean = w
-        sizes = [1 if batch["value"] is None else batch["value"].size for batch in batches]
-        first = jnp.asarray(sizes, jnp.int32) if state is None else state.first
+        first = draws_of(batches) if state is None else state.first
         count = jnp.zeros((), jnp.int32) if state is None else state.count + 1
         for i, (level, batch) in enumerate(zip(problem.levels, batches, strict=True)):
             before = None
             if state is not None:
                 old = state.value[i - 1] if i else state.w
-                tracked = state.value[i], state.jac[i]
-                earlier = count - 1 + first[i].astype(state.usual.dtype) / sizes[i]
-                before = Before(old, tracked, state.believed[i], count, earlier)
+                before = Before(old, (state.value[i], state.jac[i]), state.believed[i], count, first[i])
             here = look(level, new, batch["value"], before, self._remembers(level))
             pulled = here.mean, here.plain
             if i and state is not None:
@@ -126,8 +123,7 @@ class SelfTuning(AbstractEstimator):
             usual = norm(grad)
         else:
             grad, usual = no_longer(grad, norm(pull_through(plain, mean)), state.usual, count)
-        jac = tuple(one.jac for one in seen)
-        believed = tuple(one.belief for one in seen)
+        jac, believed = zip(*((one.jac, one.belief) for one in seen), strict=True)
         state = SelfTuningState(w, tuple(value), jac, believed, usual, first, count)
         return Estimate(value[-1], grad, {}), state
 

@@ -10,6 +10,7 @@ from jaxtyping import Array, PyTree
 
 from nestax.chain.jacobian import Jacobian
 from nestax.chain.level import Level, Map
+from nestax.parts.estimator import Batches
 from nestax.parts.gains import Belief, first_belief, follow, smooth_root
 
 #: Entries of Jacobians that the groups of a batch may hold; beyond it there are two groups.
@@ -23,14 +24,14 @@ RATE = 0.05
 class Before(NamedTuple):
     """What is remembered of a level: its old input, its trackers, what is believed of them.
 
-    step: 1 at the first one. batches: how many of today's size were seen before.
+    step: 1 at the first one. first: how many draws there were at the start.
     """
 
     x: PyTree
     tracked: tuple[PyTree, Jacobian | None]
     belief: Belief | None
     step: Array
-    batches: Array
+    first: Array
 
 
 class Seen(NamedTuple):
@@ -60,12 +61,12 @@ def look(level: Level, x: PyTree, batch: Any, before: Before | None, with_jac: b
         groups = batch.in_groups(GROUP_ENTRIES // structure.jacobian_entries)
         at = lambda x: level.value_and_jac_in_groups(x, groups)
         each = at(x)
-        (u, V), (y, J), belief = remember(x, each, at, before, structure.noisy, unseen)
+        (u, V), (y, J), belief = remember(x, each, at, before, structure.noisy, batch.size, unseen)
         return Seen(u, V.pull, V, belief, y, J.pull)
     groups = batch.in_groups()
     each, pull = level.value_and_pull_in_groups(x, groups)
     at = lambda x: (level.value_in_groups(x, groups), None)
-    (u, _), (y, _), belief = remember(x, (each, None), at, before, structure.noisy, unseen)
+    (u, _), (y, _), belief = remember(x, (each, None), at, before, structure.noisy, batch.size, unseen)
     if structure.outputs.size == 1:
         pull = _in_multiples(pull, y)
     return Seen(u, pull, None, belief, y, pull)
@@ -81,7 +82,13 @@ def _in_multiples(pull: Map, one: PyTree) -> Map:
 
 
 def remember(
-    x: PyTree, each: PyTree, at: Any, before: Before | None, noisy: tuple[bool, ...], unseen: float
+    x: PyTree,
+    each: PyTree,
+    at: Any,
+    before: Before | None,
+    noisy: tuple[bool, ...],
+    size: int,
+    unseen: float,
 ) -> tuple[PyTree, PyTree, Belief | None]:
     """Value and Jacobian as tracked and as the mean of the batch, and what is believed of the former.
 
@@ -96,15 +103,16 @@ def remember(
         return mean, mean, first_belief(of(each), unseen) if moving else None
     if before.belief is None:
         return mean, mean, None
+    length = norm(optax.tree.sub(x, before.x))
     found, belief = follow(
         of(each),
         of(at(before.x)),
         of(before.tracked),
         before.belief,
         before.step,
-        norm(optax.tree.sub(x, before.x)),
+        length,
         unseen,
-        before.batches,
+        before.step - 1 + before.first.astype(length.dtype) / size,
     )
     tracked = list(means)
     for k, y in zip(moving, found, strict=True):
@@ -120,6 +128,12 @@ def no_longer(grad: PyTree, plain: Array, usual: Array, count: Array) -> tuple[P
     length = norm(grad)
     share = jnp.minimum(1, most / jnp.where(length > 0, length, 1))
     return jax.tree.map(lambda g: (g * share).astype(g.dtype), grad), usual
+
+
+def draws_of(batches: Batches) -> Array:
+    """How many draws every level has in a step, 1 where it draws nothing."""
+    sizes = [1 if batch["value"] is None else batch["value"].size for batch in batches]
+    return jnp.asarray(sizes, jnp.int32)
 
 
 def norm(tree: PyTree) -> Array:
