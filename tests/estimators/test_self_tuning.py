@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from tests.estimators.transcribe import noiseless, product, sgd, transcribe
 from tests.support.cases import ROWS, Case, NumpyLevel, noisy, quiet, rng_of
@@ -545,3 +546,77 @@ def test_a_level_with_one_output_is_passed_through_backwards_once():
     plain = (terms / terms.sum()) @ second[0]["value"].draws
     ratio = estimate.grad / plain  # the same gradient, divided by another value
     np.testing.assert_allclose(ratio, ratio[0], rtol=1e-12)
+
+
+# What most batches do not hold
+
+
+def test_a_rare_class_is_not_forgotten():
+    """Where 1 % of the rows count as much as all others, memory ends below its start, and below none."""
+    rng = np.random.default_rng(0)
+    rare = np.arange(4_000) < 40
+    x = rng.normal(size=(4_000, 2)) + rare[:, None]
+
+    def loss(w, row):
+        x, rare = row
+        loss = jax.nn.softplus(jnp.where(rare, -1, 1) * (x @ w[:2] + w[2]))
+        return {"rare": rare * loss / 0.01, "others": (1 - rare) * loss / 0.99}
+
+    together = nx.Level(lambda u: jnp.logaddexp(u["rare"], u["others"]))
+    problem = nx.Problem([nx.Level(loss, (x, rare)), together], w0=np.zeros(3))
+
+    def ends(method):
+        settings = {"seeds": 12, "steps": 2_000, "batch_size": 2, "record_every": 500}
+        build = lambda s: (method, optax.adam(s.lr))
+        runs = nx.sweep(problem, build, settings=nx.grid(lr=[0.003]), progress=False, **settings)
+        return runs.records["exact_value"][0, :, -1]
+
+    ours = ends(nx.SelfTuning())
+    assert ours.max() < problem.value(problem.w0)
+    assert ours.mean() < ends(nx.Plain()).mean()
+
+
+@pytest.mark.parametrize("scale", [1e-25, 1e-12, 1e12, 1e25])
+def test_the_unit_of_a_level_changes_nothing_in_single_precision(scale):
+    """Squares of such values are beyond it, the values are not."""
+    rows = (1 + rng_of("unit").normal(size=(200, 3)) / 2).astype(np.float32)
+
+    def weights(scale):
+        scale = np.float32(scale)
+        levels = [
+            nx.Level(lambda w, r: scale * jnp.exp(r @ w), rows),
+            nx.Level(lambda u: jnp.log(u / scale)),
+        ]
+        problem = nx.Problem(levels, w0=np.zeros(3, np.float32))
+        return run_of(problem, sizes_of(4, steps=30), 0.01).w[-1]
+
+    np.testing.assert_allclose(weights(scale), weights(1), rtol=2e-3)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_runs(dtype):
+    """Beliefs are kept in single precision: squares of the gains were lost, and runs ended in NaN."""
+    rows = jnp.asarray(1 + rng_of("half").normal(size=(200, 3)) / 2, dtype)
+    problem = nx.Problem(
+        [nx.Level(lambda w, r: jnp.exp(r @ w), rows), nx.Level(jnp.log)], jnp.ones(3, dtype)
+    )
+    run = run_of(problem, sizes_of(4, steps=100), 0.01)
+    assert run.state[-1].believed[0].numbers.dtype == jnp.float32
+    assert run.w[-1].dtype == dtype
+    assert np.isfinite(np.asarray(run.w[-1], float)).all()
+    assert problem.value(run.w[-1]) < problem.value(run.w[0]) - 0.5
+
+
+def test_what_no_batch_has_shown_is_not_known():
+    """No error bar where no two draws have differed; 0 where all rows were seen."""
+    rows = np.zeros((100, 2))
+    rows[-1] = 5.0
+    levels = [nx.Level(lambda w, r: r @ w, rows), nx.Level(lambda u: u**2)]
+    problem = nx.Problem(levels, w0=np.ones(2))
+    method = nx.SelfTuning()
+    run = run_of(problem, [2, 2], 0.1)
+    assert np.isnan(method.believed(problem, run.state[-1])["believed_error"][0])
+    levels[0] = levels[0].replace(data=nx.Population(rows, replace=False))
+    whole = problem.replace(levels=levels)
+    run = run_of(whole, [100, 100], 0.0001)
+    assert_same(method.believed(whole, run.state[-1])["believed_error"], 0)

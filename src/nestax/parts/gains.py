@@ -28,7 +28,7 @@ which is a Kalman filter with one gain for a whole array. Five things make it fi
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -51,7 +51,7 @@ SMALL = 2**12
 
 
 class Belief(eqx.Module):
-    """What is believed of a list of tracked arrays, one number for each.
+    """What is believed of a list of tracked arrays: six numbers for each, in one array of six rows.
 
     error: √P, the expected error of the tracked array.
     spread: √R, of the mean of a batch: what an estimate without memory would have.
@@ -61,12 +61,31 @@ class Belief(eqx.Module):
     gain: k₁ of the last step.
     """
 
-    error: Array
-    spread: Array
-    change: Array
-    joint: Array
-    drift: Array
-    gain: Array
+    numbers: Array
+
+    @property
+    def error(self) -> Array:
+        return self.numbers[..., 0, :]
+
+    @property
+    def spread(self) -> Array:
+        return self.numbers[..., 1, :]
+
+    @property
+    def change(self) -> Array:
+        return self.numbers[..., 2, :]
+
+    @property
+    def joint(self) -> Array:
+        return self.numbers[..., 3, :]
+
+    @property
+    def drift(self) -> Array:
+        return self.numbers[..., 4, :]
+
+    @property
+    def gain(self) -> Array:
+        return self.numbers[..., 5, :]
 
 
 class Facts(NamedTuple):
@@ -115,7 +134,7 @@ def first_belief(arrays: Sequence[Array], unseen: float = 1.0) -> Belief:
     square = seen.spread if arrays[0].shape[0] > 1 else seen.innovation
     spread = seen.unit * jnp.sqrt(unseen * square)
     nothing = jnp.zeros_like(spread)
-    return Belief(spread, spread, nothing, nothing, nothing, jnp.ones_like(spread))
+    return Belief(jnp.stack([spread, spread, nothing, nothing, nothing, jnp.ones_like(spread)]))
 
 
 def follow(
@@ -151,44 +170,53 @@ def follow(
         drift = seen.distance * (1 - unseen / 2)
         change = seen.distance - drift
         joint = seen.along - drift
-    dtype = belief.error.dtype
+    dtype = belief.numbers.dtype
     share = 1 / count.astype(dtype)
     length = length.astype(dtype)
-    rate = jnp.maximum(share, RATE)
     moved = length > 0
-    per = 1 / _or_one(length)
-    R = smooth_root(belief.spread, seen.unit * jnp.sqrt(spread), jnp.maximum(share, SPREAD_RATE))
-
-    def risen(before: Array, square: Array) -> Array:
-        now = seen.unit * jnp.sqrt(square) * per
-        return jnp.where(moved, jnp.maximum(smooth_root(before, now, rate), now), before)
-
-    change = risen(belief.change, change)
-    drift = risen(belief.drift, drift)
-    joint = smooth_root(belief.joint, seen.unit * _signed_root(joint) * jnp.sqrt(per), rate)
-    joint = jnp.where(moved, joint, belief.joint)
-    batches = (count if batches is None else batches).astype(dtype)
+    # From here on in the square of one unit, which is at least as large as all that is compared.
+    per_step = jnp.stack([jnp.ones_like(length), length, jnp.sqrt(length), length])[:, None]
+    before = belief.numbers[1:5] * per_step
+    unit = jnp.maximum(jnp.maximum(seen.unit, belief.error), jnp.max(jnp.abs(before), 0))
+    unit = _or_one(unit)
+    now = jnp.stack([spread, change, joint, drift]) * (seen.unit / unit) ** 2
+    rate = jnp.maximum(share, RATE)
+    rates = jnp.maximum(share, np.asarray([SPREAD_RATE, RATE, RATE, RATE], dtype))[:, None]
+    known = _signed_square(before / unit)
+    squares = (1 - rates) * known + rates * now
+    # What tells about movement rises at once.
+    squares = jnp.where(np.asarray([[0], [1], [0], [1]], bool), jnp.maximum(squares, now), squares)
+    R, Q, C, s2 = squares
     # Where nothing has differed so far, nothing is out of proportion.
-    expected = jnp.where(belief.spread > 0, jnp.minimum(R, PROPORTION * belief.spread), R)
-    roots = Facts(
-        P=jnp.maximum(belief.error, expected / jnp.sqrt(batches)),
-        R=R,
-        Q=change * length,
-        C=joint * jnp.sqrt(length),
-        s2=drift * length / jnp.sqrt(jnp.maximum(belief.gain, 1 / LONGEST)),
-    )
-    unit = _or_one(jnp.max(jnp.abs(jnp.stack(roots)), 0))
-    P, spread, change_now, C, s = (x / unit for x in roots)
+    expected = jnp.where(known[0] > 0, jnp.minimum(R, PROPORTION**2 * known[0]), R)
+    batches = (count if batches is None else batches).astype(dtype)
     # Few draws are always correlated: two of one number perfectly so.
     seen_so_far = max(new[0].shape[0] - 1, 1) / rate
-    bound = CORRELATED * (1 - 1 / seen_so_far) * spread * change_now
-    facts = Facts(P**2, spread**2, change_now**2, jnp.clip(_signed_square(C), -bound, bound), s**2)
+    bound = CORRELATED * (1 - 1 / seen_so_far) * jnp.sqrt(R * Q)
+    facts = Facts(
+        P=jnp.maximum((belief.error / unit) ** 2, expected / batches),
+        R=R,
+        Q=Q,
+        C=jnp.clip(C, -bound, bound),
+        s2=s2 / jnp.maximum(belief.gain, 1 / LONGEST),
+    )
     k1, k2 = gains(facts)
-    error = unit * jnp.sqrt(jnp.maximum(squared_error(k1, k2, facts), facts.R / (batches + 1)))
+    error = jnp.maximum(squared_error(k1, k2, facts), R / (batches + 1))
+    roots = unit * _signed_root(jnp.concatenate([error[None], squares]))
+    about_movement = jnp.where(moved, roots[2:] / jnp.where(moved, per_step[1:], 1), belief.numbers[2:5])
     found = [
         (x + k1[k] * seen.off[k] + k2[k] * seen.moved[k]).astype(x.dtype) for k, x in enumerate(tracked)
     ]
-    return found, Belief(error, R, change, joint, drift, k1)
+    return found, Belief(jnp.concatenate([roots[:2], about_movement, k1[None]]))
+
+
+def smooth_root(before: Array, now: Array, rate: Array) -> Array:
+    """The root of the mean of two squares, the second with the weight ``rate``.
+
+    As a sum of two terms: one plus a difference cancels where the first is much the larger.
+    """
+    unit = _or_one(jnp.maximum(before, now))
+    return unit * jnp.sqrt((1 - rate) * (before / unit) ** 2 + rate * (now / unit) ** 2)
 
 
 def _or_one(x: Array) -> Array:
@@ -204,20 +232,10 @@ def _signed_root(x: Array) -> Array:
     return jnp.sign(x) * jnp.sqrt(jnp.abs(x))
 
 
-def smooth_root(before: Array, now: Array, rate: Array) -> Array:
-    """The root of the mean of two squares with a sign, the second with the weight ``rate``.
-
-    As a sum of two terms: one plus a difference cancels where the first is much the larger.
-    """
-    unit = _or_one(jnp.maximum(jnp.abs(before), jnp.abs(now)))
-    mean = (1 - rate) * _signed_square(before / unit) + rate * _signed_square(now / unit)
-    return unit * _signed_root(mean)
-
-
 class _Seen(NamedTuple):
     """Arrays in one batch, a number of each: how the groups spread, and where their means lie.
 
-    unit: their largest deviation; the other numbers are in its square.
+    unit: the largest deviation; the other numbers are in its square.
     spread, change, joint: R, Q and C, from the spread of the groups.
     innovation: ‖y − θ̂‖². distance: ‖d‖². along: ⟨y − θ̂, d⟩.
     off, moved: y − θ̂ and d of every array, as they are.
@@ -254,23 +272,22 @@ def _look(new: Sequence[Array], old: Sequence[Array], tracked: Sequence[Array]) 
         innovation = y - beside(tracked)
         here = here - y
         went = went - d
-        members = np.repeat(np.eye(len(sizes), dtype=bool), sizes, axis=0)
         largest = jnp.maximum(
             jnp.max(jnp.maximum(jnp.abs(here), jnp.abs(went)), 0),
             jnp.maximum(jnp.abs(innovation), jnp.abs(d)),
         )
-        unit = jnp.max(jnp.where(members, largest[:, None], 0), 0)
-        share = 1 / jnp.repeat(_or_one(unit), np.asarray(sizes), total_repeat_length=sum(sizes))
+        unit = jnp.max(largest)
+        share = 1 / _or_one(unit)
         a, b, a_mean, b_mean = here * share, went * share, innovation * share, d * share
         spreads = [jnp.sum(p * q, 0) / pairs for p, q in ((a, a), (b, b), (a, b))]
         lengths = [a_mean * a_mean, b_mean * b_mean, a_mean * b_mean]
-        sums = jnp.stack(spreads + lengths) @ jnp.asarray(members, dtype)
+        sums = jnp.stack(spreads + lengths) @ _members(sizes, dtype)
         ends = np.cumsum(sizes)[:-1]
         pieces = zip(part, jnp.split(innovation, ends), jnp.split(d, ends), strict=True)
         for j, (k, a, b) in enumerate(pieces):
             off[k] = a.reshape(tracked[k].shape)
             moved[k] = b.reshape(tracked[k].shape)
-            found[k] = jnp.concatenate([unit[j : j + 1], sums[:, j]])
+            found[k] = jnp.concatenate([unit[None], sums[:, j]])
     arrays = range(len(tracked))
     numbers = jnp.stack([found[k] for k in arrays], axis=1)
     unit, spread, change, joint, innovation, distance, along = numbers
@@ -292,3 +309,8 @@ def _parts(arrays: Sequence[Array]) -> list[list[int]]:
     small = [k for k, x in enumerate(arrays) if x.size <= SMALL]
     large = [[k] for k, x in enumerate(arrays) if x.size > SMALL]
     return [small, *large] if small else large
+
+
+def _members(sizes: list[int], dtype: Any) -> Array:
+    """Column k is one at the entries of array k: a product with it sums each array by itself."""
+    return jnp.asarray(np.repeat(np.eye(len(sizes)), sizes, axis=0), dtype)

@@ -140,6 +140,6 @@ def norm(tree: PyTree) -> Array:
     """The length of a tree in at least single precision, also where squares would leave it."""
     leaves = jax.tree.leaves(tree)
     dtype = jnp.promote_types(leaves[0].dtype, jnp.float32)
-    largest = functools.reduce(jnp.maximum, [jnp.max(jnp.abs(x)) for x in leaves]).astype(dtype)
-    unit = jnp.where(largest > 0, largest, 1)
-    return unit * jnp.sqrt(sum(jnp.sum((x / unit) ** 2) for x in leaves))
+    unit = functools.reduce(jnp.maximum, [jnp.max(jnp.abs(x)) for x in leaves]).astype(dtype)
+    share = 1 / jnp.where(unit > 0, unit, 1)
+    return unit * jnp.sqrt(sum(jnp.sum((x * share) ** 2) for x in leaves))

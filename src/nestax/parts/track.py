@@ -63,8 +63,7 @@ def track_init(example: PyTree, n: int | None = None, gain: str | None = None) -
     count = belief = None
     if gain is not None:
         count = jnp.zeros(lead, jnp.int32)
-        nothing = jnp.zeros((*lead, len(jax.tree.leaves(value))), dtype)
-        belief = Belief(nothing, nothing, nothing, nothing, nothing, nothing)
+        belief = Belief(jnp.zeros((*lead, 6, len(jax.tree.leaves(value))), dtype))
     return TrackState(value, jnp.zeros((), jnp.int32), count, belief, n)
 
 
