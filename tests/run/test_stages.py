@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import nestax as nx
-from nestax.loop.compiled import TRACES
+from nestax.programs import TRACES
 from nestax.run.stages import stage_schedules
 
 STAGES = [nx.theory.Stage(5, 0.1, 0.5), nx.theory.Stage(3, 0.05, 0.2), nx.theory.Stage(4, 0.02, 0.1)]

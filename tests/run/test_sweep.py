@@ -7,7 +7,7 @@ import pytest
 from tests.support.compiled import steps_memory
 
 import nestax as nx
-from nestax.loop import compiled as drive
+from nestax.programs import TRACES
 from nestax.run.prepare import prepare
 from nestax.run.sweep import Built
 
@@ -86,7 +86,7 @@ def test_one_trace_for_420_lanes_and_none_for_a_second_call():
     settings = nx.grid(beta=[0.1, 0.5, 0.9], lr=[0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0])
 
     def sweep(seeds, settings):
-        before = dict(drive.TRACES)
+        before = dict(TRACES)
         out = nx.sweep(
             problem,
             lambda s: (nx.SMVR(beta=s.beta), optax.sgd(s.lr)),
@@ -95,7 +95,7 @@ def test_one_trace_for_420_lanes_and_none_for_a_second_call():
             steps=8,
             batch_size=1,
         )
-        return out, {k: v - before.get(k, 0) for k, v in drive.TRACES.items()}
+        return out, {k: v - before.get(k, 0) for k, v in TRACES.items()}
 
     out, traces = sweep(20, settings)
     assert out.records["exact_value"].shape == (21, 20, 9)
@@ -114,19 +114,19 @@ def test_a_second_run_of_equal_shapes_never_traces(problem):
         record_every=10,
     )
     run(0, 20)
-    before = dict(drive.TRACES)
+    before = dict(TRACES)
     run(1, 20)
     run(2, 55)
-    assert before == drive.TRACES
+    assert before == TRACES
 
 
 def test_equal_problems_on_other_data_never_trace():
     make = lambda seed: nx.problems.mean_deviation(nx.datasets.synthetic_returns(80, 4, seed=seed))
     run = lambda seed: nx.minimize(make(seed), nx.SMVR(), optax.sgd(0.05), steps=10)
     run(0)
-    before = dict(drive.TRACES)
+    before = dict(TRACES)
     run(1)
-    assert before == drive.TRACES
+    assert before == TRACES
 
 
 def test_temporary_memory_at_420_lanes_is_below_data_and_carries():

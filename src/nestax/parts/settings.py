@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, PyTree
 
-from nestax.chain.tracing import Traced, trace
 from nestax.errors import Range, SettingError, check_count, check_setting, choose, is_traced
+from nestax.programs import Traced, trace
 from nestax.table import number
 
 #: A number, or one number per level.

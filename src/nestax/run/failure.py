@@ -1,8 +1,8 @@
 """What went wrong in a run that is not finite any more: where, and in which quantity."""
 
 import nestax.trees as trees
-from nestax.loop.compiled import At, Chunk, Compiled
-from nestax.loop.step import FINITE_COLUMNS
+from nestax.loop.chunks import At, Chunk, Compiled
+from nestax.loop.columns import FINITE_COLUMNS
 
 
 def last_finite(compiled: Compiled, chunk: Chunk, bad: int) -> At:
@@ -23,7 +23,7 @@ def name_failure(compiled: Compiled, at: At, recorded: int | None) -> str:
     Args:
         recorded: the step of the record before that; None at the start.
     """
-    problem, method = compiled.lane.method(())
+    problem, method = compiled.lane.ready(())
     at, record = compiled.observe(at)
     carry = at.carry
     if record["finite"]:

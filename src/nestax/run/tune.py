@@ -11,7 +11,6 @@ import optax
 from jaxtyping import Array, PyTree
 
 from nestax.chain.problem import Problem
-from nestax.chain.tracing import compute
 from nestax.checkpoints.keeper import Keeper
 from nestax.errors import ProblemError, SettingError, check_count, check_seed
 from nestax.estimators import Plain, SelfTuning
@@ -22,6 +21,7 @@ from nestax.loop.status import Status
 from nestax.parts.estimator import AbstractEstimator, draw_batches
 from nestax.parts.settings import Decay, Schedule
 from nestax.parts.step_rule import Method
+from nestax.programs import compute
 from nestax.run.follow import follow
 from nestax.run.prepare import prepare
 from nestax.steps import Descent

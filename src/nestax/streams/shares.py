@@ -6,7 +6,6 @@ r mod P, so that ``dataset[process::processes]`` gives the rows of ``dataset`` i
 the rows of a stream do not depend on the number of processes. No mathematics.
 """
 
-import functools
 import hashlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -20,6 +19,7 @@ from jaxtyping import PyTree
 from nestax.devices.hosts import Hosts
 from nestax.devices.spread import Spread, at_place
 from nestax.errors import warn
+from nestax.programs import kept
 from nestax.streams.stream import Stream
 
 
@@ -78,7 +78,9 @@ class Together:
         split = NamedSharding(self.mesh, PartitionSpec("process"))
         parts = jax.tree.map(lambda x: jax.make_array_from_process_local_data(split, x), own)
         index = at_place(index, NamedSharding(self.mesh, PartitionSpec()))
-        return jax.tree.map(self._everywhere, jax.block_until_ready(_joined(self.mesh)(parts, index)))
+        return jax.tree.map(
+            self._everywhere, jax.block_until_ready(kept(_joined, self.mesh)(parts, index))
+        )
 
     def placed(self, x: Any) -> Any:
         """A number or an array that is the same in all processes."""
@@ -91,7 +93,6 @@ class Together:
         return jax.make_array_from_single_device_arrays(x.shape, self.everywhere, copies)
 
 
-@functools.lru_cache(maxsize=8)
 def _joined(mesh: Mesh) -> Callable[..., PyTree]:
     def join(parts: PyTree, index: jax.Array) -> PyTree:
         # Gathered and not summed over masks, for −0.0 + 0.0 is 0.0.

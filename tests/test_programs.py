@@ -7,7 +7,7 @@ import optax
 import pytest
 
 import nestax as nx
-from nestax.chain.tracing import Program, Traced, compute, origins_of, shapes_of, trace
+from nestax.programs import Program, Traced, compute, trace
 
 X = jax.ShapeDtypeStruct((3,), jnp.float64)
 
@@ -186,18 +186,3 @@ def test_a_rule_for_many_lanes_is_part_of_the_program():
 
     double.def_vmap(lambda size, batched, x: (2 * x, batched[0]))
     assert trace(lambda x: double(x), X).program != trace(lambda x: double(x), X).program
-
-
-def test_origins_follow_calls():
-    inner = jax.jit(lambda a, b: (b, a * 2))
-    jaxpr = jax.make_jaxpr(lambda a, b, c: (*inner(a, b), c + 1, 4.0))(1.0, 2.0, 3.0).jaxpr
-    origins = origins_of(jaxpr)
-    assert [o.copy_of for o in origins] == [1, None, None, None]
-    assert [sorted(o.arguments) for o in origins] == [[1], [0], [2], []]
-
-
-def test_shapes_print_as_a_tree_and_know_their_sizes():
-    shapes = shapes_of({"a": jnp.zeros((2, 3)), "b": (jnp.zeros(4), jnp.zeros((), jnp.int32))})
-    assert str(shapes) == "{a: float64[2,3], b: (float64[4], int32[])}"
-    assert (shapes.sizes, shapes.size) == ((6, 4, 1), 11)
-    assert shapes_of(shapes.structs()) == shapes
