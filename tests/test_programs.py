@@ -7,7 +7,7 @@ import optax
 import pytest
 
 import nestax as nx
-from nestax.programs import Program, Traced, compute, trace
+from nestax.programs import KEPT, Program, Traced, compute, kept, trace
 
 X = jax.ShapeDtypeStruct((3,), jnp.float64)
 
@@ -165,6 +165,19 @@ def test_computing_finds_a_program_again_and_sees_what_has_changed():
     assert float(compute(fn, x, 3)) == 27
     level["scale"] = 2.0
     assert float(compute(fn, x, 2)) == 18
+
+
+def test_what_is_kept_is_made_once_and_the_oldest_of_it_goes():
+    made = []
+    make = lambda: made.append(1) or len(made)
+    assert kept("a thing of this test", make) == kept("a thing of this test", make) == 1
+    for k in range(KEPT - 1):
+        kept(("another", k), lambda: None)
+        kept("a thing of this test", make)  # what is used stays
+    assert len(made) == 1
+    for k in range(KEPT):
+        kept(("others", k), lambda: None)
+    assert kept("a thing of this test", make) == 2
 
 
 def test_programs_of_equal_key_are_equal_and_nothing_else_is():

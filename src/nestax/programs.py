@@ -207,18 +207,14 @@ class Itself:
 _KEPT: dict[Hashable, Any] = {}
 
 
-def kept(make: Callable[..., Any], *facts: Hashable) -> Any:
-    """``make(*facts)``, made once: the one cache of programs, of traces and of what is read off them."""
-    return _kept((make, facts), lambda: make(*facts))
-
-
-def _kept(key: Hashable, make: Callable[[], Any]) -> Any:
+def kept(key: Hashable, make: Callable[[], Any]) -> Any:
+    """What ``make`` returns, made once a key: the one cache of programs, traces and what they tell."""
     missing = object()
     thing = _KEPT.pop(key, missing)
     thing = make() if thing is missing else thing
-    _KEPT[key] = thing  # behind all others, of which the first goes
-    while len(_KEPT) > KEPT:
-        _KEPT.pop(next(iter(_KEPT)), None)
+    _KEPT[key] = thing  # behind all others
+    for first in list(_KEPT)[:-KEPT]:
+        _KEPT.pop(first, None)
     return thing
 
 
@@ -232,18 +228,16 @@ def program(
         donate: whether the buffers of the second argument may be overwritten.
         places: the shardings of what it returns; None leaves them to the compiler.
     """
-    return kept(_jitted, fn, structure, donate, places)
 
+    def make() -> Callable[..., PyTree]:
+        @functools.partial(jax.jit, donate_argnums=1 if donate else (), out_shardings=places)
+        def compiled(leaves: list[Any], *args: Any) -> PyTree:
+            TRACES[fn.__name__] = TRACES.get(fn.__name__, 0) + 1
+            return fn(structure.unflatten(leaves), *args)
 
-def _jitted(
-    fn: Callable[..., PyTree], structure: Any, donate: bool, places: Any
-) -> Callable[..., PyTree]:
-    @functools.partial(jax.jit, donate_argnums=1 if donate else (), out_shardings=places)
-    def compiled(leaves: list[Any], *args: Any) -> PyTree:
-        TRACES[fn.__name__] = TRACES.get(fn.__name__, 0) + 1
-        return fn(structure.unflatten(leaves), *args)
+        return compiled
 
-    return compiled
+    return kept((fn, structure, donate, places), make)
 
 
 def compiled(fn: Callable[..., PyTree], *args: PyTree) -> Callable[..., PyTree]:
@@ -276,7 +270,7 @@ def known(make: Callable[[PyTree, Shapes], Any], static: PyTree, shapes: Shapes)
     if code is None:
         return make(static, shapes)
     x64 = jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
-    return _kept((make, code, shapes, x64), lambda: make(static, shapes))
+    return kept((make, code, shapes, x64), lambda: make(static, shapes))
 
 
 def is_settled(thing: Any) -> bool:

@@ -150,7 +150,7 @@ def program_of(chain, estimator, shard):
     whole = run.compiled
     args = (
         jax.tree.leaves(whole.run),
-        whole.packing.pack(whole.start().carry),
+        whole.run.packing.pack(whole.start().carry),
         *map(np.int32, (0, 1, 1)),
     )
     program = whole.advancing().lower(*args).compile()

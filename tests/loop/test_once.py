@@ -33,7 +33,7 @@ def test_equal_leaves_are_carried_once():
 
 def test_leaves_that_do_not_stay_equal_are_carried_apart():
     """A snapshot's weights are those of the start, and not those after a step."""
-    carried = compiled(nx.SnapshotSMVR(0.1, period=5)).carried()
+    carried = compiled(nx.SnapshotSMVR(period=5, beta=0.1)).carried()
     assert {"carry.w", "carry.state.at[0]", "carry.state.value[0][1]"} <= set(carried)
 
 

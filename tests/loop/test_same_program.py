@@ -197,6 +197,20 @@ def test_a_run_on_disk_is_refused_after_an_array_was_changed_in_place(tmp_path):
         solve(problem, checkpoint=tmp_path, resume=True)
 
 
+def test_every_array_that_functions_have_closed_over_is_looked_at(tmp_path):
+    """Whichever function of a run has it: here a level has one, and a metric another."""
+    other = np.ones(3)
+    problem = problem_of(READS["array in place"](), metrics={"own": lambda w: other @ w})
+    keep = {"checkpoint": tmp_path, "record": ["value", "own"]}
+    solve(problem, **keep)
+    for array in (WEIGHTS, other):
+        array[0] *= 2
+        with pytest.raises(nx.SettingError, match=r"array \d that functions have closed over"):
+            solve(problem, resume=True, **keep)
+        array[0] /= 2
+    solve(problem, resume=True, **keep)
+
+
 # What is not compiled again
 
 

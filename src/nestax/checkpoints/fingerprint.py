@@ -60,8 +60,9 @@ def fingerprint(compiled: Compiled, steps: int, facts: dict[str, Any]) -> Finger
     if problem is not lane.problem:
         run = run_of(dataclasses.replace(lane, problem=problem), run.settings, run.key)
     run = eqx.tree_at(lambda run: run.arrays.horizon, run, None)
+    structure = jax.tree.structure(run)
     shapes = shapes_of((lane.horizon, jax.tree.leaves(run)))
-    text, enters = kept(_program, jax.tree.structure(run), shapes)
+    text, enters = kept((_program, structure, shapes), lambda: _program(structure, shapes))
     parts = dict(facts) | shared
     if enters:
         parts["steps"] = steps
@@ -81,8 +82,7 @@ def fingerprint(compiled: Compiled, steps: int, facts: dict[str, Any]) -> Finger
     parts["columns"] = list(plan.columns)
     is_stream = lambda x: isinstance(x, Stream)
     lasting = jax.tree.map(lambda x: None if is_stream(x) else x, run, is_leaf=is_stream)
-    for name, words in _arrays(lasting, lane).items():
-        parts[name] = words
+    parts |= _arrays(lasting, lane)
     parts["program"] = hashlib.sha256(text.encode()).hexdigest()
     return Fingerprint(parts, text)
 

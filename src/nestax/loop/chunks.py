@@ -1,4 +1,4 @@
-"""The host's side of the loop: calls compiled programs chunk by chunk, and looks at the clock."""
+"""The host's side of the loop: chunk after chunk of a run, by compiled programs. No mathematics."""
 
 import math
 import sys
@@ -20,7 +20,6 @@ from nestax.errors import SettingError
 from nestax.loop.columns import FINITE_COLUMNS
 from nestax.loop.core import CAPACITY, run_of
 from nestax.loop.memory import LARGE_BYTES, free_memory
-from nestax.loop.once import Packing
 from nestax.loop.shared_lanes import SharedRun
 from nestax.loop.step import Lane
 from nestax.programs import program
@@ -130,10 +129,6 @@ class Compiled:
         self.donates = size > LARGE_BYTES and self._overwrites(size, copies)
 
     @property
-    def packing(self) -> Packing:
-        return self.run.packing
-
-    @property
     def lanes(self) -> tuple[int, ...]:
         """Settings and seeds of a grid; nothing for a single lane."""
         return self.run.shape
@@ -166,23 +161,19 @@ class Compiled:
 
     def start(self) -> At:
         start = program(type(self.whole).start, jax.tree.structure(self.whole), places=self.places)
-        return At(self.packing.unpack(jax.block_until_ready(start(self._leaves(0)))), 0)
+        return At(self.run.packing.unpack(jax.block_until_ready(start(self._leaves(0)))), 0)
 
     def observe(self, at: At) -> tuple[At, dict[str, Any]]:
         """A record at ``at``, whose buffers may be donated: go on from the ``At`` that is returned.
 
         The program that advances a run makes it, by no steps, so that no other has to be compiled.
         """
-        chunk = self._advance(jax.tree.leaves(self.whole), at, 1, 0)
+        chunk = self.advance(at, 1, 0)
         return chunk.after, {name: column[0] for name, column in chunk.records.items()}
 
-    def advance(self, at: At, strides: int, length: int) -> Chunk:
-        """``strides`` times ``length`` steps and a record."""
-        return self._advance(self._leaves(at.step + 1), at, strides, length)
-
-    def _leaves(self, step: int) -> list[Any]:
+    def _leaves(self, step: int | None) -> list[Any]:
         """What is passed to the program, with the rows of ``step`` and of those after it."""
-        if self.feed is None:
+        if self.feed is None or step is None:
             return jax.tree.leaves(self.whole)
         problem = with_streams(self.run.arrays.problem, self.feed.sources(step))
         return jax.tree.leaves(eqx.tree_at(lambda run: run.arrays.problem, self.run, problem))
@@ -193,14 +184,16 @@ class Compiled:
         structure = jax.tree.structure(self.whole)
         return program(type(self.whole).advance, structure, self.donates, places)
 
-    def _advance(self, leaves: list[Any], at: At, strides: int, length: int) -> Chunk:
+    def advance(self, at: At, strides: int, length: int) -> Chunk:
+        """``strides`` times ``length`` steps and a record."""
+        leaves = self._leaves(at.step + 1 if length else None)
         bounds = map(np.int32, (at.step, strides, length))
-        packed, records = self.advancing()(leaves, self.packing.pack(at.carry), *bounds)
+        packed, records = self.advancing()(leaves, self.run.packing.pack(at.carry), *bounds)
         rows = {name: np.asarray(x)[:strides] for name, x in gathered(records).items()}
         # What is recorded of F counts too; on the host, so that the program is one whatever is asked.
         told = [np.isfinite(rows[name]) for name in FINITE_COLUMNS if name in rows]
         rows["finite"] = np.logical_and.reduce([rows["finite"], *told])
-        after = At(self.packing.unpack(packed), at.step + strides * length)
+        after = At(self.run.packing.unpack(packed), at.step + strides * length)
         return Chunk(at, after, rows, strides, length)
 
     def chunks(
@@ -246,7 +239,7 @@ class Compiled:
         took = math.inf
         for _ in range(2):  # the first one may compile
             begin = time.perf_counter()
-            at = self._advance(jax.tree.leaves(self.whole), at, 1, 0).after
+            at = self.advance(at, 1, 0).after
             took = min(took, self._since(begin))
             if took < PART_SECONDS * PART_SHARE:
                 break
@@ -266,24 +259,24 @@ class Compiled:
 
     def carried(self) -> dict[str, tuple[tuple[int, ...], str]]:
         """Shape and dtype of every array that is carried, by the name of its place in the carry."""
-        places = jax.tree_util.tree_flatten_with_path(self.packing.shape.structs())[0]
+        places = jax.tree_util.tree_flatten_with_path(self.run.packing.shape.structs())[0]
         names = [jax.tree_util.keystr(path) for path, _ in places]
-        leaves = self.packing.shape.leaves
+        leaves = self.run.packing.shape.leaves
         return {
             f"carry{names[k]}": ((*self.lanes, *leaves[k][0]), str(leaves[k][1]))
-            for k in self.packing.firsts
+            for k in self.run.packing.firsts
         }
 
     def taken(self, carry: Any) -> dict[str, Any]:
         """A carry as arrays by those names."""
-        return dict(zip(self.carried(), self.packing.pack(carry), strict=True))
+        return dict(zip(self.carried(), self.run.packing.pack(carry), strict=True))
 
     def given(self, arrays: dict[str, Any]) -> Any:
         """The carry that ``taken`` has taken apart."""
         packed = tuple(jnp.asarray(arrays[name]) for name in self.carried())
         if self.places is not None:
             packed = tuple(map(at_place, packed, self.places))
-        return self.packing.unpack(packed)
+        return self.run.packing.unpack(packed)
 
     def _place(self, name: str, shape: tuple[int, ...]) -> NamedSharding:
         """Where an array that is carried lies."""

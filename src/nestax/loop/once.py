@@ -1,4 +1,4 @@
-"""What a carry holds several times is carried once.
+"""What a carry holds several times is carried once. Pure.
 
 A carry holds the same array in several places: the weights are also the point its trackers belong
 to, a level that hands its input on has it as part of its value, and the tracked value of the last

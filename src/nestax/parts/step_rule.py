@@ -128,12 +128,16 @@ class Method(eqx.Module):
         step = self.step.ready(horizon, problem.dtype)
         return Method(trees.cast(estimator, problem.dtype), step)
 
-    def lifted(self, problem: Problem, sizes: tuple[int, ...]) -> "Method":
-        """The same method with every number of its schedules and of its optimiser as a leaf."""
+    def lifted(self, problem: Problem, ready: AbstractEstimator, sizes: tuple[int, ...]) -> "Method":
+        """The same method with every number of its schedules and of its optimiser as a leaf.
+
+        Args:
+            ready: its estimator with everything filled in; it tells what the optimiser is given.
+            sizes: the draws of the start.
+        """
         w = problem.shape.structs()
 
         def aux() -> dict[str, Any]:
-            ready = self.ready(problem, 1, sizes).estimator
             first = lambda key: Drawn(first_batches(problem, ready, key, sizes))
             init = lambda key, w: ready.init(problem, w, first(key))[0]
             estimate = jax.eval_shape(init, jax.random.key(0), w)

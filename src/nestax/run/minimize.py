@@ -29,7 +29,7 @@ from nestax.run.follow import Rules, follow
 from nestax.run.prepare import as_method, prepare
 from nestax.run.record import Record, check_callback
 from nestax.run.result import Continuation, Result
-from nestax.run.tune import autotune, kept_method, self_tuning
+from nestax.run.tune import autotune, found_method, self_tuning
 from nestax.trees import as_host, is_array, shapes_of
 
 
@@ -136,19 +136,9 @@ def minimize(
                 "a budget: give samples, and neither steps nor start; or give an optimizer such as "
                 "optax.sgd(0.1)."
             )
-        tuned = functools.partial(
-            autotune,
-            problem,
-            samples=samples,
-            share=0.5,
-            batch_size=batch_size,
-            init_batch_size=init_batch_size,
-            seed=seed,
-        )
-        if keeper is None:
-            estimator, search, _ = tuned()
-        else:
-            estimator, search = kept_method(keeper, resume, tuned)
+        draws = {"batch_size": batch_size, "init_batch_size": init_batch_size, "seed": seed}
+        tuned = functools.partial(autotune, problem, samples=samples, share=0.5, **draws)
+        estimator, search = found_method(keeper, resume, tuned)
     method = as_method(problem, estimator, optimizer)
     if output is None:
         output = method.estimator.output if optimizer is None else "last"
@@ -254,7 +244,7 @@ def _check_held_out(problem: Problem, held_out: Any) -> None:
 
 def _restored(compiled: Compiled, start: Continuation) -> Any:
     """The carry to continue from, with its structure if it came from a file; checked for fit."""
-    packing = compiled.packing
+    packing = compiled.run.packing
     leaves = jax.tree.leaves(start.lane)
     fits = packing.shape.leaves == shapes_of(leaves).leaves
     if not fits or not all(

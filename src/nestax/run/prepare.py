@@ -108,7 +108,7 @@ def prepare(
     method.check(problem)
     columns = choose_columns(problem, record, gap)
     sizes, first_sizes = draw_sizes(problem, batch_size, init_batch_size)
-    estimator = method.estimator.defaults(problem, steps or 1, sizes)
+    estimator = method.ready(problem, steps or 1, sizes).estimator
     meter = Meter(problem, estimator, sizes, first_sizes)
     spent = meter.start.plus(1, search or Cost()) if spent is None else spent
     steps = meter.steps(steps, samples, begin, spent)
@@ -146,7 +146,7 @@ def prepare(
         feed = Feed(problem, courses, plan.ahead, stride, total, spread)
         problem = with_room(problem, courses, feed.steps)
     if build is None:
-        build = method.lifted(problem.alone(), first_sizes)  # which asks for shapes
+        build = method.lifted(problem.alone(), estimator, first_sizes)  # which asks for shapes
     horizon = on_device(np.asarray(begin + steps, jnp.result_type(int)))
     lane = Lane(problem, build, horizon, plan)
     compiled = Compiled(lane, settings, key, feed, copies, spread, in_lanes)

@@ -177,8 +177,12 @@ def autotune(
     return Tuned(candidate.method(float(CAUTION * rates[order[0]])), spent, Table(columns, rows))
 
 
-def kept_method(keeper: Keeper, resume: bool, search: Callable[[], Tuned]) -> tuple[Method, Cost]:
+def found_method(
+    keeper: Keeper | None, resume: bool, search: Callable[[], Tuned]
+) -> tuple[Method, Cost]:
     """What a search has found, and its cost; a run that goes on does not search again."""
+    if keeper is None:
+        return search()[:2]
     told = keeper.noted(SEARCHED) if resume else None
     if told is not None:
         return Candidate().method(told["lr"]), Cost(*told["cost"])

@@ -78,9 +78,7 @@ class Together:
         split = NamedSharding(self.mesh, PartitionSpec("process"))
         parts = jax.tree.map(lambda x: jax.make_array_from_process_local_data(split, x), own)
         index = at_place(index, NamedSharding(self.mesh, PartitionSpec()))
-        return jax.tree.map(
-            self._everywhere, jax.block_until_ready(kept(_joined, self.mesh)(parts, index))
-        )
+        return jax.tree.map(self._everywhere, jax.block_until_ready(_joined(self.mesh)(parts, index)))
 
     def placed(self, x: Any) -> Any:
         """A number or an array that is the same in all processes."""
@@ -101,7 +99,7 @@ def _joined(mesh: Mesh) -> Callable[..., PyTree]:
 
     specs = (PartitionSpec("process"), PartitionSpec())
     mapped = jax.shard_map(join, mesh=mesh, in_specs=specs, out_specs=PartitionSpec(), check_vma=False)
-    return jax.jit(mapped)
+    return kept((_joined, mesh), lambda: jax.jit(mapped))
 
 
 def comparable(problem: Any, streams: dict[int, Stream]) -> tuple[Any, list[str]]:
