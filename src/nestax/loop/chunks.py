@@ -160,7 +160,7 @@ class Compiled:
         return copies == 1 or 2 * size > free
 
     def start(self) -> At:
-        start = program(type(self.whole).start, jax.tree.structure(self.whole), places=self.places)
+        start = program(type(self.whole).start, jax.tree.structure(self.whole), False, self.places)
         return At(self.run.packing.unpack(jax.block_until_ready(start(self._leaves(0)))), 0)
 
     def observe(self, at: At) -> tuple[At, dict[str, Any]]:
