@@ -18,7 +18,7 @@ import optax
 
 import nestax as nx
 from measure import loop_calls
-from nestax.loop.compiled import Compiled
+from nestax.loop.chunks import Compiled
 from nestax.run.prepare import prepare
 from nestax.table import Table
 from pages import fill

@@ -14,7 +14,7 @@ import jax
 
 import nestax as nx
 from nestax.checkpoints.keeper import Keeper
-from nestax.loop import compiled as drive
+from nestax.loop import chunks as drive
 from script import parser, size
 
 ROWS = 25_105

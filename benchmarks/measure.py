@@ -106,22 +106,21 @@ def memory(call: Callable[[], Any]) -> Memory:
 @contextlib.contextmanager
 def loop_calls() -> Iterator[list[tuple[Any, tuple[Any, ...]]]]:
     """Collects nestax's calls of its compiled loop: the function, and (data, carry, …)."""
-    import nestax.loop.compiled
-    import nestax.loop.lanes
+    import nestax.loop.chunks
 
     calls = []
-    program = nestax.loop.compiled._program
+    program = nestax.loop.chunks.program
 
-    def noting(fn: Any, *facts: Any) -> Any:
-        compiled = program(fn, *facts)
+    def noting(fn: Any, *facts: Any, **more: Any) -> Any:
+        compiled = program(fn, *facts, **more)
 
         def noted(*arguments: Any) -> Any:
             calls.append((compiled, arguments))
             return compiled(*arguments)
 
-        return noted if fn is nestax.loop.lanes.advance else compiled
+        return noted if fn.__name__ == "advance" else compiled
 
-    with mock.patch.object(nestax.loop.compiled, "_program", noting):
+    with mock.patch.object(nestax.loop.chunks, "program", noting):
         yield calls
 
 

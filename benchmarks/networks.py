@@ -30,7 +30,7 @@ import numpy as np
 import optax
 
 import nestax as nx
-import nestax.loop.compiled
+import nestax.loop.chunks
 from measure import Timed, compare
 from nestax.figures import COLOURS
 from nestax.run.prepare import as_method, prepare
@@ -178,12 +178,12 @@ class Library:
 
     @contextlib.contextmanager
     def _noted(self) -> Iterator[None]:
-        usual = nestax.loop.compiled._program
+        usual = nestax.loop.chunks.program
 
         def program(*facts: Any) -> Callable[..., Any]:
             return lambda *arguments: self.programs.call(facts, usual(*facts), *arguments)
 
-        with mock.patch.object(nestax.loop.compiled, "_program", program):
+        with mock.patch.object(nestax.loop.chunks, "program", program):
             yield
 
     def reached(self) -> dict[str, Any]:

@@ -17,6 +17,8 @@ HOUSE = [
     "compiling",
     "errors",
     "trees",
+    "convolutions",
+    "programs",
     "table",
     "figures",
     "projections",

@@ -10,6 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from jax.core import Tracer
 
+#: Packages whose code is not the user's, and stays as it is while a process runs.
+SETTLED = ("nestax", "jax", "jaxlib", "optax", "equinox", "numpy", "builtins", "functools", "math")
+
 
 class ProblemError(ValueError):
     """The problem or its data cannot be used as given."""
@@ -101,3 +104,11 @@ def warn(sentence: str, category: type[Warning] = UserWarning) -> None:
         frame = frame.f_back
         level += 1
     warnings.warn(sentence, category, stacklevel=level)
+
+
+def users_part(error: Exception) -> Exception | None:
+    """The error with its traceback from the first line of the user's code on; None if it has none."""
+    part = error.__traceback__
+    while part is not None and part.tb_frame.f_globals.get("__name__", "").split(".")[0] in SETTLED:
+        part = part.tb_next
+    return None if part is None else error.with_traceback(part)

@@ -30,8 +30,8 @@ from nestax.estimators.multilevel import Multilevel as Multilevel
 from nestax.estimators.per_block import PerBlock as PerBlock
 from nestax.estimators.registry import cite as cite
 from nestax.estimators.registry import methods as methods
+from nestax.loop.columns import COLUMNS as COLUMNS
 from nestax.loop.status import Status as Status
-from nestax.loop.step import COLUMNS as COLUMNS
 from nestax.parts.estimator import AbstractEstimator as AbstractEstimator
 from nestax.parts.estimator import Estimate as Estimate
 from nestax.parts.estimator import draw_batches as draw_batches

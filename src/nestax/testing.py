@@ -16,7 +16,6 @@ import nestax.projections as projections
 import nestax.trees as trees
 from nestax.chain.level import Level
 from nestax.chain.problem import Problem
-from nestax.chain.tracing import shapes_of
 from nestax.draws.blocks import Blocks
 from nestax.estimators import Plain
 from nestax.loop.plan import Meter
@@ -248,7 +247,7 @@ def keeps_values_in_range(method: AbstractEstimator) -> None:
     )
     want, when = (w, "the current weights") if ready.lag == 0 else (problem.w0, "those one step ago")
     at = trackers.w
-    if shapes_of(at) != shapes_of(want):  # a row per block: those that were visited
+    if trees.shapes_of(at) != trees.shapes_of(want):  # a row per block: those that were visited
         at = jax.tree.map(lambda x: x[visited_in(batches(1, False))], at)
     off = float(optax.tree.norm(optax.tree.sub(at, want)))
     assert off == 0 and ready.lag < 2, (  # noqa: PT018

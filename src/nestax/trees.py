@@ -1,6 +1,7 @@
-"""Small functions on trees of arrays that Optax does not have."""
+"""Trees of arrays: their shapes, and small functions that Optax does not have."""
 
-from typing import Any
+import math
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -112,3 +113,58 @@ def from_host(x: np.ndarray, kind: str) -> Any:
     if word == "bits":
         return np.frombuffer(x.tobytes(), jnp.dtype(name)).reshape(x.shape[:-1])
     return x
+
+
+# Shapes
+
+
+class Shapes(NamedTuple):
+    """The structure, shapes and dtypes of a tree of arrays: hashable, so it can be static.
+
+    sizes, size: how many entries every leaf has, and all together.
+    """
+
+    treedef: Any
+    leaves: tuple[tuple[tuple[int, ...], Any], ...]
+    sizes: tuple[int, ...]
+    size: int
+
+    def structs(self) -> PyTree:
+        """The tree of ``jax.ShapeDtypeStruct`` that this describes."""
+        return self.treedef.unflatten([jax.ShapeDtypeStruct(s, d) for s, d in self.leaves])
+
+    def __str__(self) -> str:
+        def one(leaf: tuple[tuple[int, ...], Any]) -> str:
+            shape, dtype = leaf
+            return f"{dtype}[{','.join(map(str, shape))}]"
+
+        words = [Words(one(leaf)) for leaf in self.leaves]
+        return str(self.treedef.unflatten(words)).replace("'", "")
+
+    def in_short(self) -> str:
+        """The same, or of a network what it is and how much."""
+        words = str(self)
+        if len(words) <= LONG_SHAPES:
+            return words
+        dtypes = ", ".join(sorted({str(dtype) for _, dtype in self.leaves}))
+        kind = type(self.structs()).__name__
+        return f"{kind} of {len(self.leaves)} arrays, {self.size:,} numbers, {dtypes}"
+
+
+#: Trees whose shapes take more characters are described by their size.
+LONG_SHAPES = 100
+
+
+class Words(str):
+    """A string whose ``repr`` has no quotes, so that trees of shapes print cleanly."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def shapes_of(tree: PyTree) -> Shapes:
+    leaves, treedef = jax.tree.flatten(tree)
+    # Typed keys have a dtype that cannot be made from its name.
+    name = lambda d: d if jnp.issubdtype(d, jax.dtypes.extended) else str(d)
+    sizes = tuple(math.prod(x.shape) for x in leaves)
+    return Shapes(treedef, tuple((tuple(x.shape), name(x.dtype)) for x in leaves), sizes, sum(sizes))

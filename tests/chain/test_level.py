@@ -7,8 +7,8 @@ import optax
 import pytest
 
 import nestax as nx
-from nestax.chain.tracing import analyse
-from nestax.loop.compiled import TRACES
+from nestax.chain.structure import analyse
+from nestax.programs import TRACES
 
 X = {"a": jax.ShapeDtypeStruct((3,), "float64"), "b": jax.ShapeDtypeStruct((), "float64")}
 DRAW = jax.ShapeDtypeStruct((3,), "float64")

@@ -52,7 +52,7 @@ def prepare():
     """The same arithmetic as in the tests; a chunk is one stride, so that there are many moments."""
     import jax
 
-    from nestax.loop import compiled as drive
+    from nestax.loop import chunks as drive
     from nestax.streams import feed as feeding
 
     jax.config.update("jax_enable_x64", True)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from nestax.checkpoints.files import Folder
-from nestax.loop import compiled as drive
+from nestax.loop import chunks as drive
 from nestax.streams import feed as feeding
 
 sys.path.insert(0, str(Path(__file__).parent))

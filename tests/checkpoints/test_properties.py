@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import nestax as nx
-from nestax.loop import compiled as drive
+from nestax.loop import chunks as drive
 from nestax.trees import as_host
 
 ROWS, STEPS, EVERY = 12, 14, 3

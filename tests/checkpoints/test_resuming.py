@@ -22,7 +22,7 @@ from nestax.checkpoints import files as checkpoint
 from nestax.checkpoints import keeper as keeping
 from nestax.checkpoints.files import Files, Folder
 from nestax.checkpoints.fingerprint import Fingerprint
-from nestax.loop import compiled as drive
+from nestax.loop import chunks as drive
 from nestax.run import minimize
 from nestax.run.follow import Book
 from nestax.trees import as_host

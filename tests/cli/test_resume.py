@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from nestax.checkpoints.keeper import Keeper
 from nestax.cli import app
-from nestax.loop import compiled as drive
+from nestax.loop import chunks as drive
 
 PORTFOLIO = ["portfolio", "synthetic", "--method", "NLASG", "--samples", "9000", "--batch-size", "8"]
 

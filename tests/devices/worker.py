@@ -27,7 +27,7 @@ import nestax as nx
 from nestax.checkpoints import sharded
 from nestax.devices.hosts import ProcessLostError, gathered
 from nestax.devices.spread import spread_over
-from nestax.loop import compiled, lanes
+from nestax.loop import chunks
 from nestax.run.prepare import as_method, prepare
 from nestax.streams import feed
 
@@ -149,12 +149,11 @@ def program_of(chain, estimator, shard):
     run = prepare(chain, method, key=jax.random.key(0), spread=spread, **sizes)
     whole = run.compiled
     args = (
-        jax.tree.leaves(whole.all),
-        whole.packing.pack(whole.start().carry),
+        jax.tree.leaves(whole.run),
+        whole.run.packing.pack(whole.start().carry),
         *map(np.int32, (0, 1, 1)),
     )
-    program = compiled._program(lanes.advance, whole.structure, places=whole.places)
-    program = program.lower(*args).compile()
+    program = whole.advancing().lower(*args).compile()
     shapes = re.findall(r"= \w+\[([\d,]*)\]\S* all-(?:gather|to-all)\(", program.as_text())
     # An array that is passed twice is there once.
     shards = [x.addressable_shards[0].data for x in args[0] if not is_key(x)]
@@ -236,8 +235,8 @@ def together(folder):
 def uneven(number):
     """Another clock, other memory, and a load that comes and goes."""
     dice = random.Random(number)
-    compiled.time = types.SimpleNamespace(perf_counter=lambda: time.perf_counter() * 10**number)
-    compiled.free_memory = lambda: (2.0**30 * (1 + number), f"device {number}")
+    chunks.time = types.SimpleNamespace(perf_counter=lambda: time.perf_counter() * 10**number)
+    chunks.free_memory = lambda: (2.0**30 * (1 + number), f"device {number}")
 
     def load():
         while True:

@@ -13,7 +13,7 @@ from tests.problems.portfolio.cone import cone_optimum
 from typer.testing import CliRunner
 
 import nestax as nx
-from nestax.loop import compiled
+from nestax.loop import chunks
 from nestax.run.prepare import as_method
 from nestax.run.sweep import Point
 from nestax.study.compare import FIRST_TUNING_SEED
@@ -51,7 +51,7 @@ def test_sweeps_that_are_kept_are_found_again(tmp_path, monkeypatch):
     markets = {"small": nx.datasets.synthetic_returns(320, 5)}
     again = lambda **more: reproduce_portfolio(markets, contenders={"SMVR": smvr}, **settings, **more)
     first = again(cells=tmp_path)
-    monkeypatch.setattr(compiled.Compiled, "advance", lambda *a: pytest.fail("computed again"))
+    monkeypatch.setattr(chunks.Compiled, "advance", lambda *a: pytest.fail("computed again"))
     second = again(cells=tmp_path)
     assert str(second.details()) == str(first.details())  # seconds included
     assert str(second.radii()) == str(first.radii())

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import nestax as nx
-from nestax.loop import compiled
+from nestax.loop import chunks
 
 from experiments.rates import Halving, fit, measure_rates
 from experiments.smooth_chain import smooth_chain
@@ -69,7 +69,7 @@ def test_a_small_measurement(tmp_path, monkeypatch):
         cells=tmp_path / "cells",
     )
     result = measure()
-    monkeypatch.setattr(compiled.Compiled, "advance", lambda *a: pytest.fail("computed again"))
+    monkeypatch.setattr(chunks.Compiled, "advance", lambda *a: pytest.fail("computed again"))
     assert measure().points == result.points  # all sweeps are found again
     exponents = dict(zip(result.table.column("method"), result.table.column("exponent"), strict=True))
     assert 0.4 < exponents["SMVR in stages"] < 3

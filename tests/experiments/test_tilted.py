@@ -13,7 +13,7 @@ from tests.support.cases import rng_of
 from typer.testing import CliRunner
 
 import nestax as nx
-from nestax.loop.compiled import TRACES
+from nestax.programs import TRACES
 from nestax.run.prepare import as_method
 from nestax.run.sweep import Point
 from nestax.study.compare import FIRST_TUNING_SEED

@@ -10,8 +10,7 @@ import optax
 import pytest
 
 import nestax as nx
-from nestax.loop.compiled import TRACES
-from nestax.loop.same_program import settled
+from nestax.programs import TRACES, settled
 
 ROWS = np.random.default_rng(0).normal(size=(30, 3)) + 1
 RISK = 0.2
@@ -198,6 +197,20 @@ def test_a_run_on_disk_is_refused_after_an_array_was_changed_in_place(tmp_path):
         solve(problem, checkpoint=tmp_path, resume=True)
 
 
+def test_every_array_that_functions_have_closed_over_is_looked_at(tmp_path):
+    """Whichever function of a run has it: here a level has one, and a metric another."""
+    other = np.ones(3)
+    problem = problem_of(READS["array in place"](), metrics={"own": lambda w: other @ w})
+    keep = {"checkpoint": tmp_path, "record": ["value", "own"]}
+    solve(problem, **keep)
+    for array in (WEIGHTS, other):
+        array[0] *= 2
+        with pytest.raises(nx.SettingError, match=r"array \d that functions have closed over"):
+            solve(problem, resume=True, **keep)
+        array[0] /= 2
+    solve(problem, resume=True, **keep)
+
+
 # What is not compiled again
 
 
@@ -314,8 +327,8 @@ def test_settled_code_has_a_key_and_any_other_has_none():
 def test_ready_problems_are_not_traced_again_at_all(monkeypatch):
     make = lambda seed: nx.problems.mean_deviation(nx.datasets.synthetic_returns(50, 4, seed=seed))
     nx.minimize(make(0), nx.SMVR(0.1, lr=0.1), steps=3, batch_size=2)
-    refuse = lambda *args: pytest.fail("traced again")
-    monkeypatch.setattr("nestax.loop.same_program._trace_pieces", refuse)
+    refuse = lambda *args, **more: pytest.fail("traced again")
+    monkeypatch.setattr("nestax.loop.core.trace", refuse)
     nx.minimize(make(1), nx.SMVR(0.2, lr=0.3), steps=7, batch_size=2)
 
 

@@ -9,8 +9,8 @@ import optax
 import pytest
 
 import nestax as nx
-from nestax.loop.compiled import TRACES
 from nestax.loop.step import Lane
+from nestax.programs import TRACES
 
 #: What JAX compiles for a key, and for a number that is not of a run.
 OF_JAX = {"jit(stage)", "jit(_threefry_seed)"}
@@ -130,4 +130,5 @@ def test_a_comparison_compiles_one_program_a_method():
     """Tuning and reporting share it, whatever the numbers of settings and seeds."""
     before = dict(TRACES)
     nx.compare(chain(), ["NLASG", "SMVR"], samples=600, batch_size=2, seeds=7, tune_seeds=1)
-    assert {name: TRACES[name] - before.get(name, 0) for name in TRACES} == {"start": 2, "advance": 2}
+    new = {name: count - before.get(name, 0) for name, count in TRACES.items()}
+    assert {name: count for name, count in new.items() if count} == {"start": 2, "advance": 2}

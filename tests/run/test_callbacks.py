@@ -7,7 +7,7 @@ import optax
 import pytest
 
 import nestax as nx
-from nestax.loop import compiled as drive
+from nestax.loop import chunks as drive
 from nestax.run.follow import Rules, Watch
 
 ROWS = nx.datasets.synthetic_returns(300, 5)

@@ -9,7 +9,7 @@ import optax
 import pytest
 
 import nestax as nx
-from nestax.loop import compiled as drive
+from nestax.loop import chunks as drive
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import nestax as nx
-from nestax.loop.compiled import TRACES
+from nestax.programs import TRACES
 from nestax.run.stages import stage_schedules
 
 from experiments.smooth_chain import smooth_chain

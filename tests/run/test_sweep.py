@@ -8,7 +8,7 @@ import pytest
 from tests.support.compiled import steps_memory
 
 import nestax as nx
-from nestax.loop import compiled as drive
+from nestax.programs import TRACES
 from nestax.run.prepare import prepare
 from nestax.run.sweep import Built
 
@@ -87,7 +87,7 @@ def test_one_trace_for_420_lanes_and_none_for_a_second_call():
     settings = nx.grid(beta=[0.1, 0.5, 0.9], lr=[0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0])
 
     def sweep(seeds, settings):
-        before = dict(drive.TRACES)
+        before = dict(TRACES)
         out = nx.sweep(
             problem,
             lambda s: (nx.SMVR(beta=s.beta), optax.sgd(s.lr)),
@@ -96,7 +96,7 @@ def test_one_trace_for_420_lanes_and_none_for_a_second_call():
             steps=8,
             batch_size=1,
         )
-        return out, {k: v - before.get(k, 0) for k, v in drive.TRACES.items()}
+        return out, {k: v - before.get(k, 0) for k, v in TRACES.items()}
 
     out, traces = sweep(20, settings)
     assert out.records["exact_value"].shape == (21, 20, 9)
@@ -115,19 +115,19 @@ def test_a_second_run_of_equal_shapes_never_traces(problem):
         record_every=10,
     )
     run(0, 20)
-    before = dict(drive.TRACES)
+    before = dict(TRACES)
     run(1, 20)
     run(2, 55)
-    assert before == drive.TRACES
+    assert before == TRACES
 
 
 def test_equal_problems_on_other_data_never_trace():
     make = lambda seed: nx.problems.mean_deviation(nx.datasets.synthetic_returns(80, 4, seed=seed))
     run = lambda seed: nx.minimize(make(seed), nx.SMVR(), optax.sgd(0.05), steps=10)
     run(0)
-    before = dict(drive.TRACES)
+    before = dict(TRACES)
     run(1)
-    assert before == drive.TRACES
+    assert before == TRACES
 
 
 def test_temporary_memory_at_420_lanes_is_below_data_and_carries():
@@ -182,9 +182,9 @@ def lost_lanes(problem, steps=300, **changes):
 
 @pytest.mark.filterwarnings("ignore::nestax.errors.DivergenceWarning")
 def test_a_lane_that_diverged_has_its_last_finite_weights(problem):
-    before = dict(drive.TRACES)
+    before = dict(chunks.TRACES)
     free, lanes = lost_lanes(problem)
-    assert {name: n - before.get(name, 0) for name, n in drive.TRACES.items()} == {
+    assert {name: n - before.get(name, 0) for name, n in chunks.TRACES.items()} == {
         "start": 1,
         "advance": 1,
     }
@@ -207,8 +207,8 @@ def test_a_lane_that_diverged_has_its_last_finite_weights(problem):
 
 def test_where_lanes_are_lost_nothing_depends_on_the_chunks(problem, monkeypatch):
     _, whole = lost_lanes(problem)
-    monkeypatch.setattr(drive, "CHUNK_SECONDS", 0.0)
-    monkeypatch.setattr(drive, "PART_SECONDS", 0.0)
+    monkeypatch.setattr(chunks, "CHUNK_SECONDS", 0.0)
+    monkeypatch.setattr(chunks, "PART_SECONDS", 0.0)
     _, parts = lost_lanes(problem)
     np.testing.assert_array_equal(whole.w, parts.w)
     _, looked_at = lost_lanes(problem, callback=lambda record: False)
@@ -218,9 +218,9 @@ def test_where_lanes_are_lost_nothing_depends_on_the_chunks(problem, monkeypatch
 
 def test_where_nothing_is_lost_nothing_is_computed_again(problem, monkeypatch):
     calls = []
-    advance = drive.Compiled.advance
+    advance = chunks.Compiled.advance
     monkeypatch.setattr(
-        drive.Compiled, "advance", lambda self, *args: calls.append(args) or advance(self, *args)
+        chunks.Compiled, "advance", lambda self, *args: calls.append(args) or advance(self, *args)
     )
     lanes = nx.sweep(
         problem, smvr, settings=nx.grid(beta=[0.5], lr=[0.1, 0.2]), seeds=2, steps=300, record_every=10
@@ -244,7 +244,7 @@ def test_a_lane_that_is_not_finite_at_its_start_has_its_first_weights(problem):
 
 
 def test_where_the_carry_is_overwritten_the_weights_of_the_last_chunk_are_left(problem, monkeypatch):
-    monkeypatch.setattr(drive, "LARGE_BYTES", 0)
+    monkeypatch.setattr(chunks, "LARGE_BYTES", 0)
     _, lanes = lost_lanes(problem)
     assert np.isfinite(lanes.w).all()
     assert not lanes.finite[:-1].any()

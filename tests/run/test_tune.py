@@ -6,7 +6,7 @@ import optax
 import pytest
 
 import nestax as nx
-from nestax.loop.compiled import TRACES
+from nestax.programs import TRACES
 
 
 def scaled_problem(factor):

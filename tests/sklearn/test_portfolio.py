@@ -17,7 +17,7 @@ from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import nestax as nx
-from nestax.loop.compiled import TRACES
+from nestax.programs import TRACES
 from nestax.run.result import Status
 from nestax.sklearn import MeanDeviationPortfolio, portfolio
 

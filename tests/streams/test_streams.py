@@ -18,7 +18,8 @@ import pytest
 
 import nestax as nx
 from nestax.checkpoints.files import Folder
-from nestax.loop import compiled as drive
+from nestax.loop import chunks as drive
+from nestax.programs import TRACES
 from nestax.streams import feed as feeding
 from nestax.streams.shares import Share
 
@@ -161,10 +162,10 @@ def test_how_a_run_is_cut_changes_no_bit(place, monkeypatch, most):
 
 def test_equal_streams_are_compiled_once(place):
     run(nx.Stream(ROWS))
-    before = dict(drive.TRACES)
+    before = dict(TRACES)
     run(MAKERS["Parquet"](place))
     run(nx.Stream(ROWS + 1.0))
-    assert before == drive.TRACES
+    assert before == TRACES
 
 
 @pytest.mark.parametrize(

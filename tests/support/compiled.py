@@ -7,9 +7,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-import nestax.loop.compiled as compiled_programs
-import nestax.loop.lanes as lanes
-
 
 def accepted(**options) -> dict[str, Any]:
     """The compiler options that this version of XLA knows."""
@@ -52,7 +49,7 @@ def compiled_refresh(estimator, problem, w, batches, state):
 
 def steps_memory(compiled) -> Any:
     """What the compiled steps of a run take, as the compiler tells it."""
-    carry = [jax.ShapeDtypeStruct(*of) for of in compiled.carried().values()]
+    carry = tuple(jax.ShapeDtypeStruct(*of) for of in compiled.carried().values())
     numbers = [jnp.zeros((), jnp.int32)] * 3
-    program = compiled_programs._program(lanes.advance, compiled.structure)
-    return program.lower(jax.tree.leaves(compiled.all), carry, *numbers).compile().memory_analysis()
+    lowered = compiled.advancing().lower(jax.tree.leaves(compiled.run), carry, *numbers)
+    return lowered.compile().memory_analysis()

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from nestax.chain.tracing import Shapes
+from nestax.trees import Shapes
 
 
 class Jacobian(eqx.Module):

@@ -11,7 +11,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PyTree
 
 from nestax.chain.jacobian import Jacobian
-from nestax.chain.tracing import Structure, analyse, bytes_of, depends
+from nestax.chain.structure import Structure, analyse, bytes_of, depends
 from nestax.draws.source import AbstractSource, Batch, Coupling, Sampler, as_source
 from nestax.errors import ProblemError, check_count
 

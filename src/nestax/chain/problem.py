@@ -17,11 +17,11 @@ from nestax.chain.jacobian import Jacobian, pull_through
 from nestax.chain.level import Level
 from nestax.chain.prox import Prox
 from nestax.chain.shared_blocks import by_parts
-from nestax.chain.tracing import Shapes, shapes_of, users_part
 from nestax.devices.spread import Spread
 from nestax.draws.blocks import AbstractBlocks, mean_over_blocks
-from nestax.errors import ProblemError, is_traced
+from nestax.errors import ProblemError, is_traced, users_part
 from nestax.table import Table, as_html
+from nestax.trees import Shapes, shapes_of
 
 
 class Problem(eqx.Module):
@@ -156,6 +156,8 @@ class Problem(eqx.Module):
 
     def alone(self) -> "Problem":
         """The problem as it is on one device; for comparing, not for computing."""
+        if all(level.data is None or level.data.spread is None for level in self.levels):
+            return self
         return self._with_sources(lambda source: source.alone())
 
     def block(self, number: Array | int) -> "Problem":

@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from nestax.chain.tracing import opened
 from nestax.devices.spread import PARTS, Spread
+from nestax.programs import trace
 
 
 def by_parts(problem: Any, fn: Callable[..., tuple[PyTree, PyTree]], *tables: PyTree) -> Any:
@@ -28,10 +28,9 @@ def by_parts(problem: Any, fn: Callable[..., tuple[PyTree, PyTree]], *tables: Py
     def of_part(held: PyTree, *rows: PyTree) -> tuple[PyTree, PyTree]:
         return fn(eqx.combine(held, rest).alone(), *rows)
 
-    shapes = _fewer((held, *tables), parts)
-    run, closed_over = opened(of_part, *shapes)
-    one = lambda part, closed_over: run(closed_over, *part)
-    total, table = over.total_and_rows(one, (held, *tables), closed_over)
+    traced = trace(of_part, *_fewer((held, *tables), parts))
+    one = lambda part, traced: traced(*part)
+    total, table = over.total_and_rows(one, (held, *tables), traced)
     return jax.tree.map(lambda x: x * jnp.asarray(1 / parts, x.dtype), total), table
 
 
@@ -53,13 +52,13 @@ def by_owners(
 
     first = lambda tree: jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), tree)
     number = jax.ShapeDtypeStruct((), blocks.dtype)
-    run, closed_over = opened(in_one, _fewer(held, over.size), number, first(table), *first(each))
+    traced = trace(in_one, _fewer(held, over.size), number, first(table), *first(each))
 
     def visited(held: PyTree, place: Array, k: Array, row: PyTree, shared: Any) -> Any:
-        each, closed_over = shared
-        return run(closed_over, held, place, row, *jax.tree.map(lambda x: x[k], each))
+        each, traced = shared
+        return traced(held, place, row, *jax.tree.map(lambda x: x[k], each))
 
-    return over.visit(visited, held, table, blocks, (each, closed_over))
+    return over.visit(visited, held, table, blocks, (each, traced))
 
 
 def _cut(problem: Any) -> tuple[PyTree, PyTree]:

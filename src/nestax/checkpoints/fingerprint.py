@@ -6,7 +6,6 @@ are no part of it. The number of steps counts only where it enters a schedule.
 """
 
 import dataclasses
-import functools
 import hashlib
 import re
 from typing import Any, NamedTuple
@@ -16,16 +15,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from nestax.chain.tracing import Shapes, origins_of, shapes_of
+from nestax.chain.structure import origins_of
 from nestax.devices.hosts import gathered
 from nestax.devices.spread import LANE_PARTS, PARTS
 from nestax.draws.blocks import AbstractBlocks
-from nestax.loop.compiled import Compiled, lanes_of
-from nestax.loop.lanes import in_short
+from nestax.loop.chunks import Compiled
+from nestax.loop.core import run_of
 from nestax.loop.step import Lane
+from nestax.programs import kept
 from nestax.streams.feed import with_room
 from nestax.streams.stream import Stream
-from nestax.trees import as_host
+from nestax.trees import Shapes, as_host, shapes_of
 
 #: Arrays of up to so many entries are written out, larger ones hashed.
 SHOWN_ENTRIES = 4
@@ -56,12 +56,13 @@ def fingerprint(compiled: Compiled, steps: int, facts: dict[str, Any]) -> Finger
         problem = with_room(problem, compiled.feed.courses)
     if compiled.spread is not None:  # nor does it how many devices share them
         problem = problem.alone()
-    lanes = compiled.all
+    run = compiled.run
     if problem is not lane.problem:
-        lanes = lanes_of(dataclasses.replace(lane, problem=problem), lanes.settings, lanes.key)
-    lanes = dataclasses.replace(lanes, spread=None)
-    lanes = eqx.tree_at(lambda lanes: lanes.arrays.horizon, lanes, None)
-    text, enters = _program(jax.tree.structure(lanes), shapes_of((lane.horizon, jax.tree.leaves(lanes))))
+        run = run_of(dataclasses.replace(lane, problem=problem), run.settings, run.key)
+    run = eqx.tree_at(lambda run: run.arrays.horizon, run, None)
+    structure = jax.tree.structure(run)
+    shapes = shapes_of((lane.horizon, jax.tree.leaves(run)))
+    text, enters = kept((_program, structure, shapes), lambda: _program(structure, shapes))
     parts = dict(facts) | shared
     if enters:
         parts["steps"] = steps
@@ -80,9 +81,8 @@ def fingerprint(compiled: Compiled, steps: int, facts: dict[str, Any]) -> Finger
             parts[f"micro_batch of level {level.name!r}"] = most
     parts["columns"] = list(plan.columns)
     is_stream = lambda x: isinstance(x, Stream)
-    lasting = jax.tree.map(lambda x: None if is_stream(x) else x, lanes, is_leaf=is_stream)
-    for name, words in _arrays(lasting).items():
-        parts[_plainly(name, lane)] = words
+    lasting = jax.tree.map(lambda x: None if is_stream(x) else x, run, is_leaf=is_stream)
+    parts |= _arrays(lasting, lane)
     parts["program"] = hashlib.sha256(text.encode()).hexdigest()
     return Fingerprint(parts, text)
 
@@ -90,8 +90,8 @@ def fingerprint(compiled: Compiled, steps: int, facts: dict[str, Any]) -> Finger
 def _shared(compiled: Compiled) -> dict[str, Any]:
     """Into how many parts devices have cut what they share, which is what the last digits depend on."""
     parts = {}
-    if compiled.all.spread is not None:
-        parts["parts of the settings"] = compiled.all.spread.parts(compiled.lanes[0], LANE_PARTS)
+    if compiled.in_lanes and compiled.spread is not None:
+        parts["parts of the settings"] = compiled.spread.parts(compiled.lanes[0], LANE_PARTS)
     for level in compiled.lane.problem.levels:
         source = level.source
         if isinstance(source, AbstractBlocks) and source.spread is not None:
@@ -101,14 +101,13 @@ def _shared(compiled: Compiled) -> dict[str, Any]:
     return parts
 
 
-@functools.lru_cache(maxsize=8)
 def _program(structure: Any, shapes: Shapes) -> tuple[str, bool]:
     """The text of a program, and whether the horizon enters it; equal runs share it."""
 
     def program(horizon: Any, leaves: Any, step: Any) -> Any:
-        lanes = structure.unflatten(leaves)
-        whole = eqx.tree_at(lambda x: x.arrays.horizon, lanes, horizon, is_leaf=lambda x: x is None)
-        return in_short(whole, step)
+        run = structure.unflatten(leaves)
+        whole = eqx.tree_at(lambda x: x.arrays.horizon, run, horizon, is_leaf=lambda x: x is None)
+        return whole.in_short(step)
 
     traced = jax.jit(program).trace(*shapes.structs(), jnp.asarray(1, jnp.int32))
     # For one platform, so that the text does not depend on where the run began.
@@ -116,23 +115,27 @@ def _program(structure: Any, shapes: Shapes) -> tuple[str, bool]:
     return text, any(0 in origin.arguments for origin in origins_of(traced.jaxpr.jaxpr))
 
 
-def _arrays(arrays: Any) -> dict[str, str]:
+def _arrays(run: Any, lane: Lane) -> dict[str, str]:
     """Every array once, under the first of its names."""
     out = {}
     seen = set()
-    for path, x in jax.tree_util.tree_flatten_with_path(arrays)[0]:
-        if id(x) not in seen:
-            seen.add(id(x))
-            out[jax.tree_util.keystr(path)] = described(x)
+    closed_over = 0
+    for path, x in jax.tree_util.tree_flatten_with_path(run)[0]:
+        if id(x) in seen:
+            continue
+        seen.add(id(x))
+        name = _plainly(jax.tree_util.keystr(path), lane)
+        if name.startswith("functions."):
+            closed_over += 1
+            name = f"array {closed_over} that functions have closed over"
+        out[name] = described(x)
     return out
 
 
-#: Arrays that are no setting, and what they are called: numbers that were lifted out of an optimiser or
-#: a schedule, and what functions close over.
+#: Numbers that were lifted out of an optimiser or a schedule, and what they are called.
 INSIDE = {
     re.compile(r"^step\.optimizer\.\w+\.constants\[(\d+)\]$"): "number {} of the optimizer",
     re.compile(r"^(?P<of>.*)\.fn\.constants\[(\d+)\]$"): "number {} of the schedule {of}",
-    re.compile(r"^pieces\.\w+\.constants\[(\d+)\]$"): "array {} that functions have closed over",
 }
 
 
@@ -143,7 +146,7 @@ def _plainly(path: str, lane: Lane) -> str:
         before, here, part = path.rpartition(f".problem.levels[{i}].")
         if here:
             return f"{part.removeprefix('source.')} of level {level.name!r}{before}"
-    path = path.removeprefix(".build.method.").removeprefix(".")
+    path = path.removeprefix(".method").removeprefix(".")
     for pattern, words in INSIDE.items():
         found = pattern.match(path)
         if found:

@@ -16,10 +16,10 @@ from nestax.checkpoints.files import Checkpoint, Folder, decode, encode
 from nestax.checkpoints.fingerprint import differences, fingerprint, program_difference, shortly
 from nestax.devices.hosts import Hosts, gathered
 from nestax.errors import ProblemError, SettingError, check_setting, warn
-from nestax.loop.compiled import At, Compiled
+from nestax.loop.chunks import At, Compiled
+from nestax.loop.columns import as_columns, as_rows
 from nestax.loop.plan import Cost
 from nestax.loop.status import Status
-from nestax.loop.step import as_columns, as_rows
 from nestax.trees import as_host, from_host
 from nestax.version import versions
 
@@ -343,7 +343,7 @@ class Keeper:
         feed = self.compiled.feed
         taken = self.compiled.taken(at.carry)
         whole = {name: x for name, x in taken.items() if name not in self.pieces}
-        whole["key"] = self.compiled.all.key
+        whole["key"] = self.compiled.run.key
         whole |= {f"{LEFT}{k}": x for k, x in enumerate(left)}
         host = {name: as_host(x) for name, x in gathered(whole).items()}
         columns = {name: as_host(column) for name, column in as_columns(rows[-1:]).items()}

@@ -21,7 +21,7 @@ import numpy as np
 
 from nestax.devices.hosts import Hosts
 from nestax.errors import SettingError
-from nestax.loop.compiled import Compiled
+from nestax.loop.chunks import Compiled
 
 #: State in pieces of no more bytes than this is gathered and written with all else.
 GATHERED_BYTES = 2**26

@@ -220,8 +220,10 @@ def spread_over(mesh: Any, shard: str, known: tuple[str, ...]) -> Spread | None:
         known: what may be spread here.
     """
     choose("shard", shard, known)
-    if mesh is None:
-        return None
+    return None if mesh is None else _axis_of(mesh, shard)
+
+
+def _axis_of(mesh: Any, shard: str) -> Spread:
     _check_started()
     if isinstance(mesh, int | np.integer):
         mesh = line_of(check_count("mesh", mesh), shard)

@@ -46,9 +46,7 @@ def parts_that_fit(
 ) -> MicroBatch:
     """The largest parts of batches that fit into memory: whole batches, almost always.
 
-    What an evaluation holds is first bounded by all that it makes. Only where that is large are
-    residuals counted, and memory asked for. Parts are powers of two, so that they are the same again
-    where a little less is free.
+    What an evaluation holds is first bounded by all that it makes.
 
     Args:
         problem: the chain, as the method sees it.
@@ -71,16 +69,38 @@ def parts_that_fit(
         return whole
     dense = _keeps_jacobians(problem, estimator, first_sizes)
     per_draw = {k: problem.levels[k].held() * (shape(k).rows if dense else 1) * chains for k in drawing}
-    need = {k: draws[k] * per_draw[k] for k in drawing}
     free, where = free_memory()
     free = free if hosts is None else hosts.least(free)
-    if sum(need.values()) <= SHARE * free:
+    if sum(draws[k] * per_draw[k] for k in drawing) <= SHARE * free:
         return whole
+    most = {k: max(sizes[k], first_sizes[k], refresh) for k in drawing}
+    return _cut(problem, lanes, points, draws, per_draw, most, free, where)
+
+
+def _cut(
+    problem: Problem,
+    lanes: int,
+    points: dict[int, int],
+    draws: dict[int, int],
+    per_draw: dict[int, int],
+    batch: dict[int, int],
+    free: float,
+    where: str,
+) -> MicroBatch:
+    """Parts that fit into the free memory, and a line about them. They are powers of two, so that they
+    are the same again where a little less is free.
+
+    Args:
+        points, draws, per_draw: of every level that draws: at how many points of a batch derivatives are
+            evaluated, how many draws are evaluated, and the bytes that each holds.
+        batch: the draws of its largest batch.
+    """
+    need = {k: draws[k] * per_draw[k] for k in draws}
     room = SHARE * free / sum(need.values())
     gib = lambda size: f"{size / 2**30:,.2f} GiB"
     in_runs = f" in {lanes:,} runs" if lanes > 1 else ""
-    out: list[int | None] = list(whole)
-    for k in drawing:
+    out: list[int | None] = [None] * len(problem.levels)
+    for k in draws:
         most = int(room * draws[k] / points[k])
         if most < 1:
             raise SettingError(
@@ -89,9 +109,9 @@ def parts_that_fit(
                 "inside the level, compute in bfloat16, or take fewer runs at a time."
             )
         most = 2 ** int(math.log2(most))
-        if most < max(sizes[k], first_sizes[k], refresh):
+        if most < batch[k]:
             out[k] = most
-    told = [f"{problem.levels[k].name!r} {out[k]:,}" for k in drawing if out[k] is not None]
+    told = [f"{problem.levels[k].name!r} {out[k]:,}" for k in draws if out[k] is not None]
     if told:
         print(
             f"nestax: so many draws at a time, by level: {', '.join(told)}; all at once would hold "

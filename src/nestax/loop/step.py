@@ -5,33 +5,27 @@
 The carried estimate always belongs to the carried weights.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
-import numpy as np
-import optax
 from jaxtyping import Array, PyTree
 
 import nestax.trees as trees
 from nestax.chain.problem import Problem
-from nestax.errors import SettingError
+from nestax.loop.columns import measure
 from nestax.loop.plan import Plan
 from nestax.parts.estimator import (
     FIRST_WEIGHTS,
-    AbstractEstimator,
     Batches,
+    Drawn,
     Estimate,
     draw_batches,
     first_batches,
     refresh_batches,
 )
 from nestax.parts.step_rule import Method
-
-#: Rows of all blocks, up to which records look at them unasked.
-MOST_PAIRS = 2**26
 
 
 class Carry(eqx.Module):
@@ -47,63 +41,55 @@ class Carry(eqx.Module):
     average: PyTree
 
 
-class Always(eqx.Module):
-    """The method of a run with one lane: the same for every setting."""
-
-    method: Method
-
-    def __call__(self, problem: Problem, setting: Any) -> tuple[Problem, Method]:
-        del setting
-        return problem, self.method
-
-
 class Lane(eqx.Module):
     """One of many runs side by side: what it is, given its setting.
 
     problem: what every lane draws from.
-    build: ``build(problem, setting)`` gives the problem and the method of a lane; it is called while
-        tracing, so every number in the setting may be traced.
+    method: what runs; in a grid ``method(problem, setting)`` gives the problem and the method of a
+        lane. It is called while tracing, so every number in the setting may be traced.
     horizon: the length of the run, for schedules that ask for it.
     """
 
     problem: Problem
-    build: Callable[[Problem, Any], tuple[Problem, Method]]
+    method: Method | Callable[[Problem, Any], tuple[Problem, Method]]
     horizon: Array
     plan: Plan = eqx.field(static=True)
 
-    def method(self, setting: PyTree) -> tuple[Problem, Method]:
+    def ready(self, setting: PyTree) -> tuple[Problem, Method]:
         """Problem and method of this lane, with defaults filled in, in the dtype of w."""
-        problem, method = self.build(self.problem, trees.cast(setting, self.problem.dtype))
+        problem, method = self.problem, self.method
+        if not isinstance(method, Method):
+            problem, method = method(problem, trees.cast(setting, problem.dtype))
         problem = problem.in_parts(self.plan.micro_batch)
         return problem, method.ready(problem, self.horizon, self.plan.sizes)
 
     def start(self, setting: PyTree, key: Array) -> Carry:
         """Weights, and the estimate made from the first batches."""
-        problem, method = self.method(setting)
+        problem, method = self.ready(setting)
         w = problem.project(problem.start(jax.random.fold_in(key, FIRST_WEIGHTS)))
         batches = first_batches(self.problem, method.estimator, key, self.plan.first_sizes)
-        estimate, state = method.estimator.init(problem, w, batches)
+        estimate, state = method.estimator.init(problem, w, Drawn(batches))
         average = trees.as_average(w) if self.plan.average else None
         return Carry(w, estimate, state, method.step.init(w), average)
 
     def draw(self, setting: PyTree, key: Array, step: Array) -> Batches:
         """The batches of a step, which lanes of equal seed share."""
-        _, method = self.method(setting)
+        _, method = self.ready(setting)
         return draw_batches(self.problem, method.estimator, key, step, self.plan.sizes)
 
     def step(
         self, setting: PyTree, key: Array, batches: Batches, carry: Carry, step: Array, refresh: bool
     ) -> Carry:
         """One step: the whole mathematics of a run."""
-        problem, method = self.method(setting)
+        problem, method = self.ready(setting)
         value, grad = problem.add_penalty(carry.w, carry.estimate.value, carry.estimate.grad)
         aux = carry.estimate.aux | {"value": value}
         w, opt_state = method.step.update(problem, carry.w, grad, aux, carry.opt_state)
         if refresh:
             batches = refresh_batches(self.problem, method.estimator, key, step)
-            estimate, state = method.estimator.refresh(problem, w, batches, carry.state)
+            estimate, state = method.estimator.refresh(problem, w, Drawn(batches), carry.state)
         else:
-            estimate, state = method.estimator.update(problem, w, batches, carry.state)
+            estimate, state = method.estimator.update(problem, w, Drawn(batches), carry.state)
         return Carry(w, estimate, state, opt_state, self._average(carry.average, w, step))
 
     def _average(self, average: PyTree, w: PyTree, step: Array) -> PyTree:
@@ -120,160 +106,7 @@ class Lane(eqx.Module):
 
     def observe(self, setting: PyTree, carry: Carry) -> dict[str, Array]:
         """One record, and whether everything that the lane carries is finite."""
-        problem, method = self.method(setting)
+        problem, method = self.ready(setting)
         w = self.output(carry)
         record = measure(problem, method.estimator, self.plan.columns, w, carry.estimate, carry.state)
         return record | {"finite": trees.all_finite(carry)}
-
-
-# Records: the columns that may be asked for, and how each is computed
-
-#: Columns that need the population of every stochastic level.
-EXACT_COLUMNS = {
-    "exact_value": "F(w) over the population",
-    "gap": "F(w) − F*, where the optimum is known",
-    "grad_norm": "‖∇F(w)‖; ‖w − Π(w − ∇F(w))‖ under a constraint; the Frank-Wolfe gap with a linear "
-    "oracle alone",
-    "grad_error": "‖v − ∇F(w)‖, at the weights the estimate belongs to",
-    "value_error": "‖u^i − f_i(u^{i-1})‖ for every level; the root mean square over blocks",
-    "jac_error": "‖v^i − ∇f_i(u^{i-1})‖ in Frobenius norm for every level",
-}
-COLUMNS = {"value": "the tracked value of F(w)"} | EXACT_COLUMNS
-#: Columns that come by themselves with methods that keep error bars, such as ``nx.SelfTuning``; they
-#: need no population. One entry per level, 0 where it is exact, NaN where nothing is tracked.
-BELIEVED_COLUMNS = {
-    "believed_error": "the root of the expected ‖u^i − f_i(u^{i-1})‖², as the method believes",
-    "plain_error": "the same for the mean of a batch by itself, which is what no memory would have",
-    "believed_jac_error": "the root of the expected ‖v^i − ∇f_i(u^{i-1})‖², likewise",
-    "plain_jac_error": "the same for a batch by itself",
-    "believed_grad_error": "what these errors make of the gradient, to first order",
-}
-#: Columns that are finite wherever a run goes well, and what messages call them. Others may be NaN: the
-#: errors of trackers that a method does not have, and metrics.
-FINITE_COLUMNS = {
-    "value": "the tracked value",
-    "exact_value": "the exact value",
-    "gap": "the gap",
-    "grad_norm": "the exact gradient norm",
-    "grad_error": "the error of the gradient estimate",
-}
-
-
-def choose_columns(problem: Problem, record: Sequence[str] | None, gap: bool = False) -> tuple[str, ...]:
-    """The columns asked for, or all that make sense by default; refuses what cannot be computed.
-
-    With ``gap`` that one is among them.
-    """
-    if record is None:
-        pairs = 0 if problem.blocks is None else problem.blocks.size or 0
-        sound = (problem.finite or problem.exact) and pairs <= MOST_PAIRS
-        exact = ("exact_value", "grad_norm") if sound else ()
-        known = ("gap",) if gap or (exact and problem.optimum is not None) else ()
-        record = ("value", *exact, *known, *problem.metrics)
-    elif isinstance(record, str) or not isinstance(record, Iterable):
-        raise SettingError(f"record must be a list of columns, such as ['value']; got {record!r}.")
-    elif gap:
-        record = (*record, "gap")
-    known = set(COLUMNS) | set(problem.metrics)
-    for name in record:
-        if name not in known:
-            raise SettingError(f"record: no column is called {name!r}; there are {_list(known)}.")
-    closed_form = {"exact_value", "gap", "grad_norm", "grad_error"} if problem.exact else set()
-    wanted = set(record) & set(EXACT_COLUMNS) - closed_form
-    if wanted and not problem.finite:
-        raise SettingError(
-            f"record: {_list(wanted)} needs the population of every level, and a Sampler or a Stream "
-            "has none. Leave it out, pass exact= to the Problem, or use nx.evaluate after the run."
-        )
-    if "gap" in record and problem.optimum is None:
-        raise SettingError("record: gap needs the least value of F; pass optimum= to the Problem.")
-    return tuple(dict.fromkeys(record))
-
-
-def measure(
-    problem: Problem,
-    estimator: AbstractEstimator,
-    columns: tuple[str, ...],
-    w: PyTree,
-    estimate: Estimate,
-    state: Any,
-) -> dict[str, Array]:
-    """One record: the chosen columns, and whatever the estimator has put into ``aux``."""
-    out: dict[str, Array] = estimate.aux | estimator.believed(problem, state)
-    trackers = estimator.trackers(state)
-    if "value" in columns:
-        penalty = 0 if problem.penalty is None else problem.penalty(w)
-        out["value"] = estimate.value + penalty + problem.nonsmooth(w)
-    if {"exact_value", "gap", "grad_norm"} & set(columns):
-        # Where no gradient is asked for, the compiler drops it.
-        exact, grad = problem.value_and_grad(w)
-        exact = exact + problem.nonsmooth(w)
-        exacts = {
-            "exact_value": exact,
-            "gap": exact if problem.optimum is None else exact - problem.optimum,
-            "grad_norm": problem.stationarity(w, grad),
-        }
-        out |= {name: x for name, x in exacts.items() if name in columns}
-    if "grad_error" in columns:
-        # Blocks were visited at different weights, so there the error is that at the current ones.
-        at = trackers.w if problem.blocks is None else w
-        _, target = problem.value_and_grad(at)
-        _, grad = problem.add_penalty(at, estimate.value, estimate.grad)
-        out["grad_error"] = optax.tree.norm(trees.as_average(optax.tree.sub(grad, target)))
-    if "value_error" in columns or "jac_error" in columns:
-        errors = _errors(problem, w, trackers)
-        out |= {name: errors[name] for name in ("value_error", "jac_error") if name in columns}
-    for name, fn in problem.metrics.items():
-        if name in columns:
-            out[name] = fn(w)
-    return out
-
-
-def _errors(problem: Problem, w: PyTree, trackers: Any) -> dict[str, Array]:
-    """The errors of the trackers; with blocks the root of the mean of their squares."""
-    if problem.blocks is None or trackers.value is None:
-        return tracker_errors(problem, w, trackers)
-
-    def squares(block: Problem, own: Any) -> dict[str, Array]:
-        return jax.tree.map(jnp.square, tracker_errors(block, w, own))
-
-    return jax.tree.map(jnp.sqrt, problem.mean_over_blocks(squares, trackers._replace(w=None)))
-
-
-def tracker_errors(problem: Problem, w: PyTree, trackers: Any) -> dict[str, Array]:
-    """Distance of every tracker from what it estimates; NaN where the method has no such tracker."""
-    missing = jnp.full(len(problem.levels), jnp.nan, problem.dtype)
-    if trackers.value is None:
-        return {"value_error": missing, "jac_error": missing}
-    values = []
-    jacs = []
-    x = w
-    for i, level in enumerate(problem.levels):
-        population = None if level.source is None else level.source.population()
-        if trackers.jac is None:
-            f = level.value(x, population)
-        else:
-            f, J = level.value_and_jac(x, population)
-            V = trackers.jac[i] or J
-            jacs.append(jnp.linalg.norm(V.dense() - J.dense()))
-        values.append(optax.tree.norm(optax.tree.sub(trackers.value[i], f)))
-        x = trackers.value[i]
-    return {
-        "value_error": jnp.stack(values),
-        "jac_error": jnp.stack(jacs) if jacs else missing,
-    }
-
-
-def _list(names: Any) -> str:
-    return ", ".join(sorted(names))
-
-
-def as_columns(rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:
-    """Records, a dictionary each, as one column per name."""
-    return {name: np.stack([row[name] for row in rows]) for name in (rows[0] if rows else {})}
-
-
-def as_rows(columns: dict[str, np.ndarray]) -> list[dict[str, Any]]:
-    """The records that ``as_columns`` has put together."""
-    parts = zip(*columns.values(), strict=True)
-    return [dict(zip(columns, row, strict=True)) for row in parts]

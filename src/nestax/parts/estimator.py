@@ -235,10 +235,18 @@ class AbstractEstimator(Settings):
         return problem if self.blocks else problem.every_block()
 
 
+class Drawn(tuple):
+    """Batches that the loop itself has drawn for an estimator, whose form nobody has to check."""
+
+
 def _with_checked_batches(method: Any) -> Any:
     @functools.wraps(method)
     def checked(self: AbstractEstimator, problem: Problem, w: PyTree, batches: Any, *state: Any) -> Any:
-        return method(self, problem, w, in_form(problem, self.level_passes(problem), batches), *state)
+        if isinstance(batches, Drawn):
+            batches = tuple(batches)
+        else:
+            batches = in_form(problem, self.level_passes(problem), batches)
+        return method(self, problem, w, batches, *state)
 
     return checked
 

@@ -16,8 +16,8 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 import nestax.trees as trees
-from nestax.chain.tracing import Traced, trace
 from nestax.errors import Range, SettingError, check_count, check_setting, choose, is_traced
+from nestax.programs import Traced, trace
 from nestax.table import number
 
 #: A number, or one number per level.

@@ -13,10 +13,10 @@ from jaxtyping import Array, PyTree
 
 import nestax.trees as trees
 from nestax.chain.problem import Problem
-from nestax.chain.tracing import trace
 from nestax.errors import ProblemError, SettingError
-from nestax.parts.estimator import AbstractEstimator, first_batches
+from nestax.parts.estimator import AbstractEstimator, Drawn, first_batches
 from nestax.parts.settings import Settings, with_lifted_schedules, with_schedules
+from nestax.programs import trace
 
 
 class AbstractStep(Settings):
@@ -129,13 +129,18 @@ class Method(eqx.Module):
         estimator = self.estimator.defaults(problem, horizon, sizes)
         return Method(estimator, self.step.ready(horizon, problem.dtype))
 
-    def lifted(self, problem: Problem, sizes: tuple[int, ...]) -> "Method":
-        """The same method with every number of its schedules and of its optimiser as a leaf."""
+    def lifted(self, problem: Problem, ready: AbstractEstimator, sizes: tuple[int, ...]) -> "Method":
+        """The same method with every number of its schedules and of its optimiser as a leaf.
+
+        Args:
+            ready: its estimator with everything filled in; it tells what the optimiser is given.
+            sizes: the draws of the start.
+        """
         w = problem.shape.structs()
 
         def aux() -> dict[str, Any]:
-            ready = self.ready(problem, 1, sizes).estimator
-            init = lambda key, w: ready.init(problem, w, first_batches(problem, ready, key, sizes))[0]
+            first = lambda key: Drawn(first_batches(problem, ready, key, sizes))
+            init = lambda key, w: ready.init(problem, w, first(key))[0]
             estimate = jax.eval_shape(init, jax.random.key(0), w)
             return estimate.aux | {"value": estimate.value}
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 
 import nestax.trees as trees
-from nestax.loop.compiled import At, Chunk, Compiled
-from nestax.loop.step import FINITE_COLUMNS
+from nestax.loop.chunks import At, Chunk, Compiled
+from nestax.loop.columns import FINITE_COLUMNS
 
 
 def last_finite(compiled: Compiled, chunk: Chunk, finite: np.ndarray) -> Iterator[tuple[np.ndarray, At]]:
@@ -49,7 +49,7 @@ def name_failure(compiled: Compiled, at: At, recorded: int | None) -> str:
     Args:
         recorded: the step of the record before that; None at the start.
     """
-    problem, method = compiled.lane.method(())
+    problem, method = compiled.lane.ready(())
     at, record = compiled.observe(at)
     carry = at.carry
     if record["finite"]:

@@ -18,13 +18,13 @@ from jaxtyping import PyTree
 from nestax.checkpoints.keeper import Keeper
 from nestax.devices.hosts import gathered
 from nestax.errors import SettingError
-from nestax.loop.compiled import At, Chunk, Compiled
-from nestax.loop.lanes import CAPACITY
+from nestax.loop.chunks import At, Chunk, Compiled
+from nestax.loop.columns import as_columns
+from nestax.loop.core import CAPACITY
 from nestax.loop.plan import Cost, Meter
 from nestax.loop.status import Status
-from nestax.loop.step import as_columns
 from nestax.run.failure import last_finite, name_failure, without_trackers
-from nestax.run.prepare import Run
+from nestax.run.prepare import Prepared
 from nestax.run.progress import ALOUD, COMPILING, is_wanted, progress_line
 from nestax.run.record import Record, asks_to_stop
 from nestax.streams.feed import StoppedWaiting
@@ -208,7 +208,7 @@ class Ended(NamedTuple):
 
 
 def follow(
-    run: Run,
+    run: Prepared,
     *,
     start: At | None = None,
     until: int | None = None,
@@ -280,7 +280,7 @@ def _started(compiled: Compiled, rules: Rules, asked: Callable[[], bool]) -> At:
 
 
 def _go_on(
-    run: Run,
+    run: Prepared,
     at: At,
     end: int,
     book: Book,

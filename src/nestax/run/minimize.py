@@ -13,24 +13,24 @@ from jax.sharding import Mesh
 from jaxtyping import Array, PyTree
 
 from nestax.chain.problem import Problem, is_drawn
-from nestax.chain.tracing import computing, shapes_of
 from nestax.checkpoints.fingerprint import described
 from nestax.checkpoints.keeper import Keeper
 from nestax.devices.hosts import Hosts
 from nestax.devices.spread import spread_of_weights, spread_over
 from nestax.errors import POSITIVE, SettingError, check_count, check_seed, check_setting, choose
 from nestax.estimators.registry import find
-from nestax.loop.compiled import At, Compiled
+from nestax.loop.chunks import At, Compiled
 from nestax.loop.plan import AVERAGES
 from nestax.parts.estimator import AbstractEstimator
 from nestax.parts.step_rule import AbstractStep, Method
+from nestax.programs import compiled as compiled_of
 from nestax.run.divergence import warn_if_diverged, warn_if_still
 from nestax.run.follow import Rules, follow
 from nestax.run.prepare import as_method, prepare
 from nestax.run.record import Record, check_callback
 from nestax.run.result import Continuation, Result
-from nestax.run.tune import autotune, kept_method, self_tuning
-from nestax.trees import as_host, is_array
+from nestax.run.tune import autotune, found_method, self_tuning
+from nestax.trees import as_host, is_array, shapes_of
 
 
 def minimize(
@@ -136,19 +136,9 @@ def minimize(
                 "a budget: give samples, and neither steps nor start; or give an optimizer such as "
                 "optax.sgd(0.1)."
             )
-        tuned = functools.partial(
-            autotune,
-            problem,
-            samples=samples,
-            share=0.5,
-            batch_size=batch_size,
-            init_batch_size=init_batch_size,
-            seed=seed,
-        )
-        if keeper is None:
-            estimator, search, _ = tuned()
-        else:
-            estimator, search = kept_method(keeper, resume, tuned)
+        draws = {"batch_size": batch_size, "init_batch_size": init_batch_size, "seed": seed}
+        tuned = functools.partial(autotune, problem, samples=samples, share=0.5, **draws)
+        estimator, search = found_method(keeper, resume, tuned)
     method = as_method(problem, estimator, optimizer)
     if output is None:
         output = method.estimator.output if optimizer is None else "last"
@@ -187,7 +177,7 @@ def minimize(
     if held_out is not None:
         facts["held_out"] = [described(x) for x in jax.tree.leaves(held_out) if is_array(x)]
         value = functools.partial(
-            computing(_value, held_out, problem.start(jax.random.key(0))), held_out
+            compiled_of(_value, held_out, problem.start(jax.random.key(0))), held_out
         )
     at = None
     if start is not None:
@@ -221,7 +211,7 @@ def minimize(
         ended.records,
         ended.status,
         ended.message,
-        Continuation(carry, compiled.all.key, step, run.cost(step), rows),
+        Continuation(carry, compiled.run.key, step, run.cost(step), rows),
         tuple(level.name for level in problem.levels),
         run.micro_batch,
     )
@@ -254,7 +244,7 @@ def _check_held_out(problem: Problem, held_out: Any) -> None:
 
 def _restored(compiled: Compiled, start: Continuation) -> Any:
     """The carry to continue from, with its structure if it came from a file; checked for fit."""
-    packing = compiled.packing
+    packing = compiled.run.packing
     leaves = jax.tree.leaves(start.lane)
     fits = packing.shape.leaves == shapes_of(leaves).leaves
     if not fits or not all(

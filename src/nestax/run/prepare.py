@@ -13,10 +13,11 @@ from nestax.chain.problem import Problem, is_drawn
 from nestax.devices.hosts import Hosts, digest_of
 from nestax.devices.spread import Spread, at_place, weights_in_pieces
 from nestax.errors import SettingError, check_count
-from nestax.loop.compiled import Compiled
+from nestax.loop.chunks import Compiled
+from nestax.loop.columns import choose_columns
 from nestax.loop.memory import asked_for, parts_that_fit
 from nestax.loop.plan import AVERAGES, Cost, Meter, draw_sizes, make_plan
-from nestax.loop.step import Always, Lane, choose_columns
+from nestax.loop.step import Lane
 from nestax.parts.estimator import AbstractEstimator
 from nestax.parts.step_rule import Method
 from nestax.steps.descent import step_of
@@ -28,7 +29,7 @@ from nestax.trees import on_device
 MOST_STEPS = 2**31 - 1
 
 
-class Run(NamedTuple):
+class Prepared(NamedTuple):
     """A run that is ready to go.
 
     begin, total: the step it begins after, and its last one.
@@ -77,7 +78,7 @@ def prepare(
     copies: int = 2,
     spread: Spread | None = None,
     in_lanes: bool = False,
-) -> Run:
+) -> Prepared:
     """What ``minimize``, ``sweep`` and ``autotune`` have in common.
 
     Args:
@@ -107,7 +108,7 @@ def prepare(
     method.check(problem)
     columns = choose_columns(problem, record, gap)
     sizes, first_sizes = draw_sizes(problem, batch_size, init_batch_size)
-    estimator = method.estimator.defaults(problem, steps or 1, sizes)
+    estimator = method.ready(problem, steps or 1, sizes).estimator
     meter = Meter(problem, estimator, sizes, first_sizes)
     spent = meter.start.plus(1, search or Cost()) if spent is None else spent
     steps = meter.steps(steps, samples, begin, spent)
@@ -144,11 +145,11 @@ def prepare(
         feed = Feed(problem, courses, plan.ahead, stride, total, spread)
         problem = with_room(problem, courses, feed.steps)
     if build is None:
-        build = Always(method.lifted(problem.alone(), first_sizes))  # which asks for shapes
+        build = method.lifted(problem.alone(), estimator, first_sizes)  # which asks for shapes
     horizon = on_device(np.asarray(begin + steps, jnp.result_type(int)))
     lane = Lane(problem, build, horizon, plan)
     compiled = Compiled(lane, settings, key, feed, copies, spread, in_lanes)
-    return Run(compiled, meter, begin, total, stride, spent)
+    return Prepared(compiled, meter, begin, total, stride, spent)
 
 
 def shared_by(problem: Problem, spread: Spread) -> Problem:

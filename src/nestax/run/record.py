@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from nestax.errors import SettingError
-from nestax.loop.step import as_columns
+from nestax.loop.columns import as_columns
 
 
 class Record(dict[str, Any]):

@@ -12,7 +12,6 @@ from jaxtyping import Array, PyTree
 
 import nestax.trees as trees
 from nestax.chain.problem import Problem
-from nestax.chain.tracing import compute
 from nestax.checkpoints.keeper import Keeper
 from nestax.errors import ProblemError, SettingError, check_count, check_seed
 from nestax.estimators import Plain, SelfTuning
@@ -23,6 +22,7 @@ from nestax.loop.status import Status
 from nestax.parts.estimator import AbstractEstimator, draw_batches
 from nestax.parts.settings import Decay, Schedule
 from nestax.parts.step_rule import Method
+from nestax.programs import compute
 from nestax.run.follow import follow
 from nestax.run.prepare import prepare
 from nestax.steps import Descent
@@ -178,8 +178,12 @@ def autotune(
     return Tuned(candidate.method(float(CAUTION * rates[order[0]])), spent, Table(columns, rows))
 
 
-def kept_method(keeper: Keeper, resume: bool, search: Callable[[], Tuned]) -> tuple[Method, Cost]:
+def found_method(
+    keeper: Keeper | None, resume: bool, search: Callable[[], Tuned]
+) -> tuple[Method, Cost]:
     """What a search has found, and its cost; a run that goes on does not search again."""
+    if keeper is None:
+        return search()[:2]
     told = keeper.noted(SEARCHED) if resume else None
     if told is not None:
         return Candidate().method(told["lr"]), Cost(*told["cost"])

@@ -6,7 +6,6 @@ r mod P, so that ``dataset[process::processes]`` gives the rows of ``dataset`` i
 the rows of a stream do not depend on the number of processes. No mathematics.
 """
 
-import functools
 import hashlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -20,6 +19,7 @@ from jaxtyping import PyTree
 from nestax.devices.hosts import Hosts
 from nestax.devices.spread import Spread, at_place
 from nestax.errors import warn
+from nestax.programs import kept
 from nestax.streams.stream import Stream
 
 
@@ -91,7 +91,6 @@ class Together:
         return jax.make_array_from_single_device_arrays(x.shape, self.everywhere, copies)
 
 
-@functools.lru_cache(maxsize=8)
 def _joined(mesh: Mesh) -> Callable[..., PyTree]:
     def join(parts: PyTree, index: jax.Array) -> PyTree:
         # Gathered and not summed over masks, for −0.0 + 0.0 is 0.0.
@@ -100,7 +99,7 @@ def _joined(mesh: Mesh) -> Callable[..., PyTree]:
 
     specs = (PartitionSpec("process"), PartitionSpec())
     mapped = jax.shard_map(join, mesh=mesh, in_specs=specs, out_specs=PartitionSpec(), check_vma=False)
-    return jax.jit(mapped)
+    return kept((_joined, mesh), lambda: jax.jit(mapped))
 
 
 def comparable(problem: Any, streams: dict[int, Stream]) -> tuple[Any, list[str]]:

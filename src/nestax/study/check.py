@@ -15,10 +15,10 @@ import nestax.trees as trees
 from nestax.chain.jacobian import pull_through
 from nestax.chain.level import Level
 from nestax.chain.problem import Problem
-from nestax.chain.tracing import compute, trace
 from nestax.errors import check_count
 from nestax.parts.estimator import Batches, draw_batches
 from nestax.parts.plug_in import linearise, plug_in
+from nestax.programs import compute, trace
 from nestax.streams.feed import with_first_rows
 from nestax.study.evaluate import evaluate
 from nestax.table import Table, as_html

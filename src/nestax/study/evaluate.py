@@ -16,12 +16,12 @@ from jaxtyping import Array, PyTree
 
 from nestax.chain.level import Level
 from nestax.chain.problem import Problem
-from nestax.chain.tracing import compute
 from nestax.devices.hosts import gathered
 from nestax.devices.spread import at_place, spread_over
 from nestax.draws.source import AbstractSource, Batch, Coupling, Groups
 from nestax.errors import ProblemError, check_count, check_setting
 from nestax.parts.estimator import draw_batches
+from nestax.programs import compute
 from nestax.run.prepare import shared_by
 from nestax.streams.feed import PORTION_BYTES, streams_of, with_first_rows
 from nestax.streams.stream import Stream

@@ -25,10 +25,10 @@ from jaxtyping import Array, Float, PyTree
 
 from nestax.chain.level import Level
 from nestax.chain.problem import Problem
-from nestax.chain.tracing import compute
 from nestax.draws.source import Batch, Population
 from nestax.errors import ProblemError, SettingError, check_count, check_seed, check_setting
 from nestax.parts.estimator import FIRST_WEIGHTS
+from nestax.programs import compute
 from nestax.table import Table
 from nestax.theory import theorems as theory
 

@@ -11,7 +11,7 @@ import pytest
 from tests.support.compare import assert_same, flat
 
 import nestax as nx
-from nestax.loop.step import tracker_errors
+from nestax.loop.columns import tracker_errors
 from nestax.parts.estimator import Trackers
 from nestax.problems.few_shot.networks import perceptron
 

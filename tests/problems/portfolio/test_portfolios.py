@@ -11,8 +11,8 @@ from scipy.optimize import linprog
 
 import nestax as nx
 from nestax import problems
-from nestax.loop import compiled as drive
 from nestax.problems.portfolio.log_utility import growth
+from nestax.programs import TRACES
 
 ROWS = nx.datasets.synthetic_returns(300, 6)
 MEAN = ROWS.mean(axis=0)
@@ -299,9 +299,9 @@ def test_other_bounds_never_trace():
         return nx.minimize(problem, nx.SMVR(), optax.sgd(1.0), steps=20, record=["value"]).w
 
     tight = run(0.2)
-    before = dict(drive.TRACES)
+    before = dict(TRACES)
     wide = run(0.4)
-    assert before == drive.TRACES
+    assert before == TRACES
     assert tight.max() <= 0.2 < wide.max() <= 0.4
 
 

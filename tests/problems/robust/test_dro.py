@@ -11,7 +11,7 @@ from tests.support.cases import rng_of
 from tests.support.compare import assert_same
 
 import nestax as nx
-from nestax.loop.compiled import TRACES
+from nestax.programs import TRACES
 
 P = nx.problems
 DIVERGENCES = {

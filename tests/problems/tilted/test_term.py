@@ -16,8 +16,8 @@ from tests.support.compare import assert_same, flat
 from tests.support.compiled import quick_jit
 
 import nestax as nx
-from nestax.loop.compiled import TRACES
 from nestax.problems.tilted.tilting import TiltedRange, largest_exponent, tilted
+from nestax.programs import TRACES
 
 from experiments.cleavage import hiv1
 

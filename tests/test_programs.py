@@ -7,7 +7,7 @@ import optax
 import pytest
 
 import nestax as nx
-from nestax.chain.tracing import Program, Traced, compute, origins_of, shapes_of, trace
+from nestax.programs import KEPT, Program, Traced, compute, kept, trace
 
 X = jax.ShapeDtypeStruct((3,), jnp.float64)
 
@@ -167,6 +167,19 @@ def test_computing_finds_a_program_again_and_sees_what_has_changed():
     assert float(compute(fn, x, 2)) == 18
 
 
+def test_what_is_kept_is_made_once_and_the_oldest_of_it_goes():
+    made = []
+    make = lambda: made.append(1) or len(made)
+    assert kept("a thing of this test", make) == kept("a thing of this test", make) == 1
+    for k in range(KEPT - 1):
+        kept(("another", k), lambda: None)
+        kept("a thing of this test", make)  # what is used stays
+    assert len(made) == 1
+    for k in range(KEPT):
+        kept(("others", k), lambda: None)
+    assert kept("a thing of this test", make) == 2
+
+
 def test_programs_of_equal_key_are_equal_and_nothing_else_is():
     program = trace(lambda x: x, X).program
     assert program == program
@@ -186,18 +199,3 @@ def test_a_rule_for_many_lanes_is_part_of_the_program():
 
     double.def_vmap(lambda size, batched, x: (2 * x, batched[0]))
     assert trace(lambda x: double(x), X).program != trace(lambda x: double(x), X).program
-
-
-def test_origins_follow_calls():
-    inner = jax.jit(lambda a, b: (b, a * 2))
-    jaxpr = jax.make_jaxpr(lambda a, b, c: (*inner(a, b), c + 1, 4.0))(1.0, 2.0, 3.0).jaxpr
-    origins = origins_of(jaxpr)
-    assert [o.copy_of for o in origins] == [1, None, None, None]
-    assert [sorted(o.arguments) for o in origins] == [[1], [0], [2], []]
-
-
-def test_shapes_print_as_a_tree_and_know_their_sizes():
-    shapes = shapes_of({"a": jnp.zeros((2, 3)), "b": (jnp.zeros(4), jnp.zeros((), jnp.int32))})
-    assert str(shapes) == "{a: float64[2,3], b: (float64[4], int32[])}"
-    assert (shapes.sizes, shapes.size) == ((6, 4, 1), 11)
-    assert shapes_of(shapes.structs()) == shapes

@@ -8,8 +8,8 @@ import pytest
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 import nestax as nx
-from nestax.chain.convolutions import in_order
-from nestax.chain.tracing import inner_jaxprs
+from nestax.chain.structure import inner_jaxprs
+from nestax.convolutions import in_order
 from nestax.run.prepare import as_method, prepare
 
 FAST = ((0, 3, 1, 2), (3, 2, 0, 1), (0, 3, 1, 2))
@@ -93,6 +93,6 @@ def test_the_steps_of_a_run_have_them_in_order():
         steps=40,
         batch_size=4,
     )
-    found = convolutions(run.compiled.all.pieces.step.program.jaxpr)
+    found = convolutions(run.compiled.run.functions.step.program.jaxpr)
     assert len(found) >= 3
     assert set(found) == {FAST}

@@ -1,6 +1,5 @@
-"""The host's side of the loop: compiles once, calls, looks at the clock. No mathematics."""
+"""The host's side of the loop: chunk after chunk of a run, by compiled programs. No mathematics."""
 
-import functools
 import math
 import sys
 import time
@@ -14,15 +13,16 @@ import numpy as np
 from jax.sharding import NamedSharding
 from jaxtyping import Array, PyTree
 
-import nestax.loop.lanes as loop
 from nestax.chain.problem import is_drawn
 from nestax.devices.hosts import Hosts, gathered
 from nestax.devices.spread import Spread, at_place, beside_weights, weights_in_pieces
 from nestax.errors import SettingError
-from nestax.loop.lanes import CAPACITY, Lanes, Packing
+from nestax.loop.columns import FINITE_COLUMNS
+from nestax.loop.core import CAPACITY, run_of
 from nestax.loop.memory import LARGE_BYTES, free_memory
-from nestax.loop.same_program import pieces_of
-from nestax.loop.step import FINITE_COLUMNS, Lane
+from nestax.loop.shared_lanes import SharedRun
+from nestax.loop.step import Lane
+from nestax.programs import program
 from nestax.streams.feed import Feed, with_streams
 
 #: Seconds that one call should take, so that progress, callbacks and Ctrl-C feel prompt.
@@ -33,9 +33,6 @@ PART_SECONDS = 0.5
 PART_SHARE = 0.1
 #: How much longer than the one before it a chunk may be, for its first steps may be the quick ones.
 GROWTH = 16
-#: How many compiled programs are kept. A run has two, and each takes some hundred memory maps of the
-#: process, of which Linux allows 65,530.
-KEPT_PROGRAMS = 64
 
 
 class At(NamedTuple):
@@ -87,18 +84,8 @@ class Pace:
         return max(1, min(self.longest // stride, int(CHUNK_SECONDS / one)))
 
 
-def lanes_of(lane: Lane, settings: PyTree, key: Array, spread: Spread | None = None) -> Lanes:
-    """The lanes of a run, traced."""
-    one = (settings, key)
-    if lane.plan.grid:  # of one lane, the shapes are enough
-        inner = lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype)
-        one = (jax.tree.map(inner, settings), jax.ShapeDtypeStruct((), key.dtype))
-    pieces, arrays = pieces_of(lane, *one)
-    return Lanes(pieces, arrays, settings, key, lane.plan, spread)
-
-
 class Compiled:
-    """A run split into what is compiled and what is passed; equal runs share one compilation.
+    """A run as the host knows it: what is compiled, what is passed, and chunk after chunk of it.
 
     A carry that is large, as the tables of many blocks are, is measured before it is made.
 
@@ -133,31 +120,30 @@ class Compiled:
             key = at_place(key, spread.split if in_lanes and key.ndim == 2 else spread.everywhere)
         self.lane = lane
         self.feed = feed
-        self.all = lanes_of(lane, settings, key, spread if self.in_lanes else None)
-        self.structure = jax.tree.structure(self.all)
+        self.run = run_of(lane, settings, key)
+        self.whole = self.run if spread is None or not in_lanes else SharedRun(self.run, spread)
         self.places = None
         if spread is not None:
             self.places = tuple(self._place(name, shape) for name, (shape, _) in self.carried().items())
-        self.donates = self._measure(copies)
-
-    @property
-    def packing(self) -> Packing:
-        return self.all.pieces.packing
+        size = self._bytes()
+        self.donates = size > LARGE_BYTES and self._overwrites(size, copies)
 
     @property
     def lanes(self) -> tuple[int, ...]:
         """Settings and seeds of a grid; nothing for a single lane."""
-        return self.all.shape
+        return self.run.shape
 
-    def _measure(self, copies: int) -> bool:
-        """Whether a chunk overwrites its carry. Refuses a carry that does not fit into memory."""
-        size = 0  # of one device
+    def _bytes(self) -> int:
+        """Bytes of the carry on one device."""
+        size = 0
         for k, (shape, dtype) in enumerate(self.carried().values()):
             if not dtype.startswith("key"):
                 shape = shape if self.places is None else self.places[k].shard_shape(shape)
                 size += math.prod(shape) * jnp.dtype(dtype).itemsize
-        if size <= LARGE_BYTES:
-            return False
+        return size
+
+    def _overwrites(self, size: int, copies: int) -> bool:
+        """Whether a chunk overwrites its carry, which is large. Refuses one that does not fit."""
         free, where = free_memory()
         free = self.hosts.least(free)
         blocks = self.lane.problem.blocks
@@ -174,34 +160,40 @@ class Compiled:
         return copies == 1 or 2 * size > free
 
     def start(self) -> At:
-        packed = _program(loop.start, self.structure, False, self.places)(self._leaves(0))
-        return At(self.packing.unpack(jax.block_until_ready(packed)), 0)
+        start = program(type(self.whole).start, jax.tree.structure(self.whole), False, self.places)
+        return At(self.run.packing.unpack(jax.block_until_ready(start(self._leaves(0)))), 0)
 
     def observe(self, at: At) -> tuple[At, dict[str, Any]]:
-        """A record at ``at``, which is to be replaced by the one returned. The program that advances a
-        run makes it, by no steps, so that no other has to be compiled."""
+        """A record at ``at``, whose buffers may be donated: go on from the ``At`` that is returned.
+
+        The program that advances a run makes it, by no steps, so that no other has to be compiled.
+        """
         chunk = self.advance(at, 1, 0)
         return chunk.after, {name: column[0] for name, column in chunk.records.items()}
 
-    def _leaves(self, step: int) -> list[Any]:
+    def _leaves(self, step: int | None) -> list[Any]:
         """What is passed to the program, with the rows of ``step`` and of those after it."""
-        lanes = self.all
-        if self.feed is not None:
-            problem = with_streams(lanes.arrays.problem, self.feed.sources(step))
-            lanes = eqx.tree_at(lambda lanes: lanes.arrays.problem, lanes, problem)
-        return jax.tree.leaves(lanes)
+        if self.feed is None or step is None:
+            return jax.tree.leaves(self.whole)
+        problem = with_streams(self.run.arrays.problem, self.feed.sources(step))
+        return jax.tree.leaves(eqx.tree_at(lambda run: run.arrays.problem, self.run, problem))
+
+    def advancing(self) -> Callable[..., Any]:
+        """The program that advances the run, of ``leaves``, the packed carry and three numbers."""
+        places = self.places and (self.places, None)
+        structure = jax.tree.structure(self.whole)
+        return program(type(self.whole).advance, structure, self.donates, places)
 
     def advance(self, at: At, strides: int, length: int) -> Chunk:
-        """``strides`` times ``length`` steps and a record. No steps take no rows."""
-        leaves = self._leaves(at.step + 1) if length else jax.tree.leaves(self.all)
-        program = _program(loop.advance, self.structure, self.donates, self.places)
+        """``strides`` times ``length`` steps and a record."""
+        leaves = self._leaves(at.step + 1 if length else None)
         bounds = map(np.int32, (at.step, strides, length))
-        packed, _, records = program(leaves, self.packing.pack(at.carry), *bounds)
+        packed, records = self.advancing()(leaves, self.run.packing.pack(at.carry), *bounds)
         rows = {name: np.asarray(x)[:strides] for name, x in gathered(records).items()}
         # What is recorded of F counts too; on the host, so that the program is one whatever is asked.
         told = [np.isfinite(rows[name]) for name in FINITE_COLUMNS if name in rows]
         rows["finite"] = np.logical_and.reduce([rows["finite"], *told])
-        after = At(self.packing.unpack(packed), at.step + strides * length)
+        after = At(self.run.packing.unpack(packed), at.step + strides * length)
         return Chunk(at, after, rows, strides, length)
 
     def chunks(
@@ -264,24 +256,24 @@ class Compiled:
 
     def carried(self) -> dict[str, tuple[tuple[int, ...], str]]:
         """Shape and dtype of every array that is carried, by the name of its place in the carry."""
-        places = jax.tree_util.tree_flatten_with_path(self.packing.shape.structs())[0]
+        places = jax.tree_util.tree_flatten_with_path(self.run.packing.shape.structs())[0]
         names = [jax.tree_util.keystr(path) for path, _ in places]
-        leaves = self.packing.shape.leaves
+        leaves = self.run.packing.shape.leaves
         return {
             f"carry{names[k]}": ((*self.lanes, *leaves[k][0]), str(leaves[k][1]))
-            for k in self.packing.firsts
+            for k in self.run.packing.firsts
         }
 
     def taken(self, carry: Any) -> dict[str, Any]:
         """A carry as arrays by those names."""
-        return dict(zip(self.carried(), self.packing.pack(carry), strict=True))
+        return dict(zip(self.carried(), self.run.packing.pack(carry), strict=True))
 
     def given(self, arrays: dict[str, Any]) -> Any:
         """The carry that ``taken`` has taken apart."""
-        packed = [jnp.asarray(arrays[name]) for name in self.carried()]
+        packed = tuple(jnp.asarray(arrays[name]) for name in self.carried())
         if self.places is not None:
-            packed = list(map(at_place, packed, self.places))
-        return self.packing.unpack(packed)
+            packed = tuple(map(at_place, packed, self.places))
+        return self.run.packing.unpack(packed)
 
     def _place(self, name: str, shape: tuple[int, ...]) -> NamedSharding:
         """Where an array that is carried lies."""
@@ -299,27 +291,3 @@ class Compiled:
             shapes = [s for s, _ in problem.shape.leaves]
             return beside_weights(shape, dict(zip(shapes, places, strict=True))) or spread.everywhere
         return spread.everywhere
-
-
-#: How often each program has been traced in this process; tests hold it down.
-TRACES: dict[str, int] = {}
-
-
-@functools.lru_cache(maxsize=KEPT_PROGRAMS)
-def _program(
-    fn: Callable[..., Any], structure: Any, donate: bool = False, places: tuple[Any, ...] | None = None
-) -> Callable[..., Any]:
-    """``fn(lanes, ...)``, compiled with the arrays of the lanes as arguments and the rest static.
-
-    Args:
-        places: where the arrays lie that are carried, so that each call leaves them where it found them.
-    """
-    there = None if places is None else list(places)
-    there = (there, None, None) if places is not None and fn is loop.advance else there
-
-    @functools.partial(jax.jit, donate_argnums=1 if donate else (), out_shardings=there)
-    def compiled(leaves: list[Any], *args: Any) -> Any:
-        TRACES[fn.__name__] = TRACES.get(fn.__name__, 0) + 1
-        return fn(structure.unflatten(leaves), *args)
-
-    return compiled
