@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 import nestax as nx
 from nestax.cli import app
 from nestax.cli.compare import describe
-from nestax.cli.portfolio import doubt, load, meaning, prepare, rows_per_year
+from nestax.cli.portfolio import allowed_weights, doubt, load, meaning, prepare, rows_per_year
+from nestax.cli.surface import Market
 from nestax.run.sweep import Sweep
 from nestax.study.compare import Comparison
 from nestax.table import Table
@@ -121,8 +122,8 @@ def test_a_limit_is_a_box_and_columns_are_left_out_one_by_one(file, tmp_path):
 
 
 def test_one_limit_has_its_usual_partner():
-    table = load("synthetic")
-    least = lambda low, high: prepare(table, 0.2, "box", low, high)[1].least().w
+    table = load("synthetic", Market())
+    least = lambda low, high: prepare(table, 0.2, *allowed_weights("simplex", low, high))[2].w
     assert (least(None, 0.2).min(), least(None, 0.2).max()) == (0, pytest.approx(0.2))
     assert least(-0.2, None).min() == pytest.approx(-0.2)
     assert least(-0.01, None).max() <= 1

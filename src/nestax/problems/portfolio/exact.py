@@ -26,6 +26,10 @@ ROUNDING = 1e-16
 FLAT = 1e-12
 #: A step that follows the slope alone crosses the simplex about so many times.
 REACH = 10.0
+#: A learning rate as a share of the inverse curvature.
+SHARE = 0.5
+#: How far the noise of one batch moves the weights, in a method whose noise does not fade.
+WANDER = 0.03
 
 
 class Optimum(NamedTuple):
@@ -214,3 +218,14 @@ class ExactPortfolio:
         curvature = self.risk * (top + tail / batch_size) / self.deviation(w)
         steepest = max(curvature, float(np.ptp(self.grad(w))) / REACH)
         return 1 / steepest if steepest > 0 else 1.0
+
+    def learning_rate(self, w: np.ndarray, batch_size: int) -> float:
+        """Returns a share of the inverse curvature near w."""
+        return SHARE * self.inverse_curvature(w, batch_size)
+
+    def noisy_learning_rate(self, w: np.ndarray, batch_size: int) -> float:
+        """Returns the same for gradients whose noise does not fade: sqrt(E|a|²/batch_size) for the mean
+        return, and λ times that for the deviation."""
+        noise = (1 + self.risk) * np.sqrt(self.noise / batch_size)
+        steady = self.learning_rate(w, batch_size)
+        return min(steady, float(WANDER / noise)) if noise > 0 else steady
