@@ -20,8 +20,9 @@ NEWTON_STEPS = 8
 ALMOST = 1e-10
 #: Without bounds and next to no risk, no gradient step would be too long.
 LONGEST = 1e6
-#: Smaller numbers are rounding error.
+#: Smaller numbers are rounding error; and most that weights in single precision miss a sum of one by.
 ROUNDING = 1e-16
+SINGLE = 1e-3
 #: Curvature that F is taken to have in every direction, as a share of that in all.
 FLAT = 1e-12
 #: A step that follows the slope alone crosses the simplex about so many times.
@@ -88,6 +89,16 @@ class ExactPortfolio:
         """max <∇F(w), w − x> over the feasible x: at least F(w) − F*, because F is convex."""
         grad = self.grad(w)
         return max(float(grad @ (w - self.corner(grad))), 0.0)
+
+    def settle(self, w: np.ndarray) -> np.ndarray:
+        """Puts the weights of a run, in float64, inside their bounds and to a sum of one."""
+        w = np.clip(np.asarray(w, np.float64), self.low, self.high)
+        missing = 1 - w.sum()
+        if abs(missing) < SINGLE:  # weights at a bound stay there
+            room = (w - self.low) * (self.high - w)
+        else:  # the step was so long that the projection lost all digits
+            room = self.high - w if missing > 0 else w - self.low
+        return np.clip(w + missing * room / (room.sum() or 1), self.low, self.high)
 
     @property
     def least_variance(self) -> float:
