@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from nestax.chain.problem import Problem
@@ -35,11 +34,6 @@ LOOSE = 1e-12
 ROUNDING = 1e-16
 #: A gap that is worth less, in percent, is not told to the digit.
 WORTH_NAMING = 1e-6
-#: Rows a year that files usually have, how near theirs have to be, and with how many rows that is told.
-USUAL_ROWS = (1, 4, 12, 52, 252, 365)
-NEAR = 0.05
-LEAST_DATED = 3
-DAYS_IN_YEAR = 365.25
 #: Deviations a year of equal weights, in percent, that returns read in the right unit hardly have.
 USUAL_DEVIATIONS = (0.5, 200)
 #: Weights below this, in percent, are not listed.
@@ -80,8 +74,8 @@ def run(options: Portfolio) -> Outcome:
     )
     w = np.asarray(result.w)
     feasible = abs(float(w.sum()) - 1) < ADDS_UP
-    per_year = rows_per_year(table) if options.per_year is None else options.per_year
-    numbers = measure(table, problem, optimum, result, per_year)
+    per_year = table.rows_per_year if options.per_year is None else options.per_year
+    numbers = measure(table, exact, optimum, result, per_year)
     doubt(options.unit, numbers["equal_weights"])
     name = type(method).__name__
     lr = None if method.lr is None else float(method.lr)  # pyright: ignore[reportArgumentType]
@@ -182,40 +176,30 @@ def prepare(
 # What is said about it
 
 
-def rows_per_year(table: Returns) -> float | None:
-    """From the dates, to a usual number where it is one but for holidays; None without dates."""
-    if table.dates is None or len(table) < LEAST_DATED:
-        return None
-    years = float((table.dates[-1] - table.dates[0]) / np.timedelta64(1, "D")) / DAYS_IN_YEAR
-    if years <= 0:
-        return None
-    rows = (len(table) - 1) / years
-    usual = min(USUAL_ROWS, key=lambda n: abs(n - rows))
-    return float(usual) if abs(usual - rows) < NEAR * usual else rows
-
-
-def moments(table: Returns, problem: Problem, w: Any, per_year: float | None) -> dict[str, Any]:
+def moments(
+    table: Returns, exact: ExactPortfolio, w: np.ndarray, per_year: float | None
+) -> dict[str, Any]:
     """Computes return and deviation of some weights, in percent a row and a year, and F."""
     returns = table.values @ w
     figures = {"expected_return": float(returns.mean()), "deviation": float(returns.std())}
     if per_year is not None:
         figures["yearly_return"] = per_year * figures["expected_return"]
         figures["yearly_deviation"] = float(np.sqrt(per_year)) * figures["deviation"]
-    return figures | {"objective": float(problem.value(jnp.asarray(w, problem.dtype)))}
+    return figures | {"objective": exact.value(w)}
 
 
 def measure(
-    table: Returns, problem: Problem, optimum: Optimum, result: Result, per_year: float | None
+    table: Returns, exact: ExactPortfolio, optimum: Optimum, result: Result, per_year: float | None
 ) -> dict[str, Any]:
     """Computes every number about the weights, as ``--json`` prints them."""
     w = np.asarray(result.w)
-    figures = moments(table, problem, w, per_year)
+    figures = moments(table, exact, w, per_year)
     days = [None, None] if table.dates is None else [str(table.dates[0]), str(table.dates[-1])]
     return {
         "weights": dict(zip(table.assets, w.tolist(), strict=True)),
         "unit": "percent",
         **figures,
-        "equal_weights": moments(table, problem, np.full(len(w), 1 / len(w)), per_year),
+        "equal_weights": moments(table, exact, np.full(len(w), 1 / len(w)), per_year),
         "rows_per_year": per_year,
         "optimum": optimum.value,
         "gap": figures["objective"] - optimum.value,
