@@ -160,7 +160,7 @@ def test_weights_that_mean_nothing_are_a_failure(file, tmp_path):
 
 
 def test_the_learning_rate_is_that_of_the_scikit_learn_estimator(file):
-    """From curvature and noise for plain gradient steps; others stay as published. Nothing is searched."""
+    """From curvature and noise for plain gradient steps, and as published for others; no search."""
     exact = nx.problems.exact_portfolio(ROWS, risk=0.2)
     points = (np.full(6, 1 / 6), exact.least().w)
 

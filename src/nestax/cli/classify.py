@@ -44,6 +44,11 @@ def run(options: Classify) -> Outcome:
         Look(known, new, fit_all(known, **settings, random_state=options.seed + number))
         for number, (known, new) in enumerate(splits)
     ]
+    return describe(options, looks)
+
+
+def describe(options: Classify, looks: list["Look"]) -> Outcome:
+    """Tells the accuracies over all splits, and what the first of them has fitted."""
     means, stds = over_splits([look.accuracies() for look in looks])
     first = looks[0]
     known, new = first.known, first.new

@@ -1,5 +1,6 @@
 """``nestax portfolio``: weights from a file of returns, and how far from the best they are."""
 
+import dataclasses
 import re
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from nestax.errors import SettingError
 from nestax.estimators.registry import find
 from nestax.figures import plot_curves, plot_weights
 from nestax.loop.status import Status
+from nestax.parts.estimator import AbstractEstimator
 from nestax.problems import ExactPortfolio, exact_portfolio, mean_deviation
 from nestax.problems.portfolio.exact import Optimum
 from nestax.run.minimize import minimize
@@ -49,7 +51,7 @@ FIGURES = {
 
 
 def run(options: Portfolio) -> Outcome:
-    """Finds weights of least −mean + risk·deviation by one method, and the gap to the exact optimum."""
+    """Finds weights of least −mean + risk·deviation by one method."""
     method = find(options.method)(lr=options.lr)
     table = load(options.returns, options)
     constraint, bounds = allowed_weights(options.constraint, options.low, options.high)
@@ -72,6 +74,23 @@ def run(options: Portfolio) -> Outcome:
         checkpoint=options.checkpoint,
         resume=options.resume,
     )
+    goal = f"−mean + {options.risk:g}·deviation, constraint {constraint}"
+    goal += " from {:g} to {:g}".format(*bounds) if bounds else ""
+    outcome = describe(options, table, goal, exact, optimum, method, result)
+    found = {"constraint": constraint} | ({} if options.unit or options.prices else {"unit": "percent"})
+    return dataclasses.replace(outcome, found=outcome.found | found)
+
+
+def describe(
+    options: Portfolio,
+    table: Returns,
+    goal: str,
+    exact: ExactPortfolio,
+    optimum: Optimum,
+    method: AbstractEstimator,
+    result: Result,
+) -> Outcome:
+    """Tells what a run has found: weights, figures beside those of equal ones, and the gap."""
     w = np.asarray(result.w)
     feasible = abs(float(w.sum()) - 1) < ADDS_UP
     per_year = table.rows_per_year if options.per_year is None else options.per_year
@@ -82,8 +101,6 @@ def run(options: Portfolio) -> Outcome:
     numbers |= {"method": name, "lr": lr, "batch_size": options.batch_size, "seed": options.seed}
     steps = "steps as published" if lr is None else f"learning rate {lr:.3g}"
     made_by = f"{name} with {steps}, batch size {options.batch_size}, seed {options.seed}"
-    goal = f"−mean + {options.risk:g}·deviation, constraint {constraint}"
-    goal += " from {:g} to {:g}".format(*bounds) if bounds else ""
     source = f"{len(table):,} rows of {Path(options.returns).name}{_about(table)}"
 
     def draw() -> list[tuple[str, str, Any]]:
@@ -111,8 +128,7 @@ def run(options: Portfolio) -> Outcome:
             "weights": Table(["asset", "weight"], list(map(list, numbers["weights"].items()))),
         },
         draw=draw,
-        found={"lr": lr, "constraint": constraint}
-        | ({} if options.unit or options.prices else {"unit": "percent"}),
+        found={"lr": lr},
         status=result.status if feasible else Status.NONFINITE,
         message=result.message if feasible else LEFT,
     )
