@@ -224,7 +224,7 @@ def fit_all(rows: Examples, **settings: Any) -> dict[str, Any]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         tilted.fit(rows.X, rows.y, groups=pairs)
-    for sentence in (str(each.message) for each in caught):
+    for sentence in (str(warning.message) for warning in caught):
         note(f"{sentence[:1].upper()}{sentence[1:]}")
     plain = lambda weight: make_pipeline(
         StandardScaler(), LogisticRegression(max_iter=1_000, class_weight=weight)

@@ -73,8 +73,8 @@ class CoxRegressor(RegressorMixin, BaseEstimator):
         check_spread(self, X)
         sets = follow_up(time, event, strata=strata, entry=entry, ties=self.ties)
         mean = X.mean(axis=0)
-        spread = X.std(axis=0)
-        scale = np.where(spread > 10 * np.finfo(float).eps * np.abs(mean), spread, 1)
+        std = X.std(axis=0)
+        scale = np.where(std > 10 * np.finfo(float).eps * np.abs(mean), std, 1)
         exact = ExactCox((X - mean) / scale, sets, self.l2)
         best = exact.least()
         if not best.found:

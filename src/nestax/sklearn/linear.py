@@ -266,9 +266,9 @@ class LinearRegressor(RegressorMixin, LinearModel):
         with np.errstate(over="ignore", invalid="ignore"):
             self._middle = float(np.median(y))
             # Where most targets are equal, the median deviation is 0.
-            spread: Any = median_abs_deviation(y, scale="normal")  # pyright: ignore[reportArgumentType]
-            self._spread = float(spread or y.std() or 1.0)
-        if not math.isfinite(self._middle + self._spread):
+            deviation: Any = median_abs_deviation(y, scale="normal")  # pyright: ignore[reportArgumentType]
+            self._unit = float(deviation or y.std() or 1.0)
+        if not math.isfinite(self._middle + self._unit):
             raise ProblemError(
                 f"y holds numbers of size {np.abs(y).max():.1e}, too large to compute with: divide it "
                 "by a power of ten."
@@ -276,7 +276,7 @@ class LinearRegressor(RegressorMixin, LinearModel):
         return ()
 
     def _targets(self, y: np.ndarray) -> np.ndarray:
-        targets = (y - self._middle) / self._spread
+        targets = (y - self._middle) / self._unit
         far = np.flatnonzero(np.abs(targets) > FAR * math.sqrt(jnp.finfo(jnp.result_type(float)).max))
         if far.size:
             raise ProblemError(
@@ -292,8 +292,8 @@ class LinearRegressor(RegressorMixin, LinearModel):
         return np.full(2, np.sqrt(risk))
 
     def _keep(self, coef: np.ndarray, intercept: np.ndarray) -> None:
-        self.coef_ = self._spread * coef
-        self.intercept_ = float(self._spread * intercept + self._middle)
+        self.coef_ = self._unit * coef
+        self.intercept_ = float(self._unit * intercept + self._middle)
 
 
 def number_of(model: Any, name: str) -> Any:

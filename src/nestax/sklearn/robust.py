@@ -84,8 +84,8 @@ class RobustModel(LinearModel):
 
     def _at_start(self, losses: np.ndarray, share: np.ndarray) -> tuple[AbstractDivergence, Dual]:
         """The divergence for losses of this size, and dual variables to begin with."""
-        own = jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(float)), self._given())
-        return own.start(_filled(losses), _filled(share))
+        divergence = jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(float)), self._given())
+        return divergence.start(_filled(losses), _filled(share))
 
     def _chain(self, rows: np.ndarray, targets: np.ndarray, member: np.ndarray | None) -> Problem:
         """The problem on these rows. Two rows, or two a group, make one of its shapes at first."""
@@ -144,10 +144,10 @@ class RobustModel(LinearModel):
         if not dual:
             return of(dual), {}
         (name,) = dual
-        spread = float(np.ptp(losses)) + self.penalty
-        low, high = (self.penalty, REACH * spread)
+        extent = float(np.ptp(losses)) + self.penalty
+        low, high = (self.penalty, REACH * extent)
         if name == "threshold":
-            low, high = (losses.min() - REACH * spread, losses.max())
+            low, high = (losses.min() - REACH * extent, losses.max())
 
         def risk(x: float) -> float:
             return of({name: jnp.asarray(x, jnp.result_type(float))})
@@ -155,12 +155,12 @@ class RobustModel(LinearModel):
         # Over several widths, so that its search does not end on a flat piece far away.
         near = float(dual[name])
         search: Any = minimize_scalar
-        found = [
-            search(risk, bounds=bounds, method="bounded", options={"xatol": 1e-6 * spread})
-            for bounds in ((low, high), (max(low, near - spread), min(high, near + spread)))
+        minima = [
+            search(risk, bounds=bounds, method="bounded", options={"xatol": 1e-6 * extent})
+            for bounds in ((low, high), (max(low, near - extent), min(high, near + extent)))
             if bounds[0] < bounds[1]
         ]
-        best = min(found, key=lambda one: one.fun)
+        best = min(minima, key=lambda minimum: minimum.fun)
         return float(best.fun), {name: float(best.x)}
 
 
