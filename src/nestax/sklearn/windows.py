@@ -42,7 +42,7 @@ class Window(Population):
 class GroupsWindow(AbstractSource):
     """Groups of rows (X, y) one after another in one table, which is filled up with zeros.
 
-    Draws are those of ``nx.Groups``, one member of every group. The sizes of the groups are numbers, so
+    A draw has one member of every group, as in ``nx.Groups``. The sizes of the groups are numbers, so
     that other ones never compile again. There is no population, for methods that need none.
     """
 
