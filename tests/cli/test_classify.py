@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 import nestax as nx
 from nestax.cli import app
 from nestax.cli.classify import fit_all, load, over_splits, verdict
+from nestax.cli.surface import Classify
 
 pytest.importorskip("jinja2")
 pytest.importorskip("matplotlib").use("Agg")
@@ -154,11 +155,12 @@ def test_pairs_of_group_and_class_are_the_groups(monkeypatch):
 
 
 def test_a_share_of_every_class_is_held_out(files):
-    ((known, new),) = load(str(files[0]), "verdict", None, None, None, 0.2, [5])
+    options = Classify(train=str(files[0]), target="verdict", held_out=0.2, seed=5)
+    ((known, new),) = load(options)
     assert (len(known), len(new)) == (240, 60)
     assert np.mean(new.y == "yes") == 0.1
     assert sorted([*known.lines, *new.lines]) == list(range(2, 302))
-    again, other = load(str(files[0]), "verdict", None, None, None, 0.2, [5, 6])
+    again, other = load(dataclasses.replace(options, repeats=2))
     np.testing.assert_array_equal(new.lines, again[1].lines)
     assert not np.array_equal(new.lines, other[1].lines)
 
@@ -222,7 +224,8 @@ def test_columns_of_words_are_left_out_of_both_files(files, tmp_path):
     line = refuse(named, "--target", "verdict", "--test", test)
     assert "words instead of numbers in column 'name' (such as 'Ann')" in line
     assert "--drop name," in line
-    ((known, new),) = load(str(named), "verdict", None, ["name"], str(test), None, [0])
+    options = Classify(train=str(named), target="verdict", drop=["name"], test=str(test))
+    ((known, new),) = load(options)
     assert known.features == new.features == tuple(FEATURES)
 
 

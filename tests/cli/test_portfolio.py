@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 import nestax as nx
 from nestax.cli import app
 from nestax.cli.compare import describe
-from nestax.cli.portfolio import doubt, load, meaning, prepare, rows_per_year
+from nestax.cli.portfolio import allowed_weights, doubt, load, meaning, prepare
+from nestax.cli.surface import Market
 from nestax.run.sweep import Sweep
 from nestax.study.compare import Comparison
 from nestax.table import Table
@@ -121,8 +122,8 @@ def test_a_limit_is_a_box_and_columns_are_left_out_one_by_one(file, tmp_path):
 
 
 def test_one_limit_has_its_usual_partner():
-    table = load("synthetic")
-    least = lambda low, high: prepare(table, 0.2, "box", low, high)[1].least().w
+    table = load("synthetic", Market())
+    least = lambda low, high: prepare(table, 0.2, *allowed_weights("simplex", low, high))[2].w
     assert (least(None, 0.2).min(), least(None, 0.2).max()) == (0, pytest.approx(0.2))
     assert least(-0.2, None).min() == pytest.approx(-0.2)
     assert least(-0.01, None).max() <= 1
@@ -141,18 +142,6 @@ def test_a_unit_that_can_hardly_be_is_doubted(unit, deviation, other, capsys):
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize(
-    ("step", "rows", "each"),
-    [(1, 300, 365), (7, 60, 52), (30.4375, 40, 12), (1.45, 400, 252), (3, 99, None)],
-)
-def test_dates_tell_how_many_rows_a_year_has(step, rows, each):
-    days = np.datetime64("2020-01-01") + (np.arange(rows) * step).astype(int)
-    table = nx.datasets.Returns(np.zeros((rows, 1)), ("A",), days)
-    assert rows_per_year(table) == (pytest.approx(365.25 / 3, rel=1e-3) if each is None else each)
-    assert rows_per_year(nx.datasets.Returns(np.zeros((rows, 1)), ("A",))) is None
-    assert rows_per_year(nx.datasets.Returns(np.zeros((5, 1)), ("A",), days[[0] * 5])) is None
-
-
 def test_without_dates_the_gap_is_told_by_the_row():
     numbers = {"gap": 2e-3, "rows_per_year": None, "deviation": 3.0, "rows": 900}
     words = meaning(numbers)
@@ -168,6 +157,24 @@ def test_weights_that_mean_nothing_are_a_failure(file, tmp_path):
     assert "nestax portfolio: The weights do not add up to one" in done.stderr
     page = (tmp_path / "run" / "report.html").read_text()
     assert page.index("NONFINITE: The weights") < page.index('class="summary"')
+
+
+def test_the_learning_rate_is_that_of_the_scikit_learn_estimator(file):
+    """From curvature and noise for plain gradient steps, and as published for others; no search."""
+    exact = nx.problems.exact_portfolio(ROWS, risk=0.2)
+    points = (np.full(6, 1 / 6), exact.least().w)
+
+    def typed(method):
+        words = ["--unit", "fraction", "--method", method, "--samples", "2000", "--batch-size", "16"]
+        done = CliRunner().invoke(app, ["portfolio", str(file), *words, "--json"])
+        assert done.exit_code == 0, done.output
+        assert "learning rates" not in done.stderr
+        return json.loads(done.stdout)["lr"]
+
+    assert typed("smvr") == pytest.approx(min(exact.noisy_learning_rate(w, 16) for w in points))
+    assert typed("SnapshotSMVR") == pytest.approx(min(exact.learning_rate(w, 16) for w in points))
+    assert typed("smvr") < typed("SnapshotSMVR")
+    assert typed("nlasg") is None
 
 
 def comparison(refused):

@@ -400,3 +400,15 @@ def test_rows_with_a_missing_cell_are_left_out_if_asked_for(write, kind):
     path = write("a,b\n1,2\nx,2\n3,1\n")
     with pytest.raises(nx.ProblemError, match="text where numbers belong at line 3"):
         read_returns(path, unit="percent", drop_missing=True)
+
+
+@pytest.mark.parametrize(
+    ("step", "rows", "each"),
+    [(1, 300, 365), (7, 60, 52), (30.4375, 40, 12), (1.45, 400, 252), (3, 99, None)],
+)
+def test_dates_tell_how_many_rows_a_year_has(step, rows, each):
+    days = np.datetime64("2020-01-01") + (np.arange(rows) * step).astype(int)
+    table = nx.datasets.Returns(np.zeros((rows, 1)), ("A",), days)
+    assert table.rows_per_year == (pytest.approx(365.25 / 3, rel=1e-3) if each is None else each)
+    assert nx.datasets.Returns(np.zeros((rows, 1)), ("A",)).rows_per_year is None
+    assert nx.datasets.Returns(np.zeros((5, 1)), ("A",), days[[0] * 5]).rows_per_year is None

@@ -19,7 +19,9 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import nestax as nx
 from nestax.programs import TRACES
 from nestax.run.result import Status
-from nestax.sklearn import MeanDeviationPortfolio, portfolio
+from nestax.sklearn import MeanDeviationPortfolio
+from nestax.sklearn import fitted as running
+from nestax.sklearn.windows import Window
 
 #: All tests use 129 to 256 rows of five assets in batches of 16, which share their programs.
 RETURNS = nx.datasets.synthetic_returns(200, 5)
@@ -78,7 +80,8 @@ def test_bounds_hold_exactly_and_the_gap_knows_them(bounds):
     assert abs(fitted.weights_.sum() - 1) < 1e-15
     np.testing.assert_allclose(fitted.weights_, x, atol=1e-4)
     assert abs(fitted.objective_ - value) < 1e-8
-    start = portfolio.Objective(normalised(RETURNS, fitted), 0.5, 1e-8, bounds)
+    facts = {"risk": 0.5, "delta": 1e-8, "constraint": "box", "bounds": bounds}
+    start = nx.problems.exact_portfolio(normalised(RETURNS, fitted), **facts)
     w = np.full(5, 0.2)
     far = fitted.scale_ * start.value(w) - fitted._centre - value
     assert 0 < far <= fitted.scale_ * start.gap(w)
@@ -184,7 +187,7 @@ def test_a_stream_comes_close_to_the_optimum():
 
 
 def test_a_window_draws_and_averages_like_its_rows():
-    window = portfolio.Window(RETURNS)
+    window = Window(RETURNS)
     rows = nx.Population(RETURNS)
     key = jax.random.key(3)
     np.testing.assert_array_equal(window.draw(key, 5, 32).draws, rows.draw(key, 5, 32).draws)
@@ -192,7 +195,7 @@ def test_a_window_draws_and_averages_like_its_rows():
     all_rows = window.population()
     np.testing.assert_allclose(all_rows.weights.sum(), 1, rtol=1e-12)
     np.testing.assert_allclose(all_rows.weights @ all_rows.draws, RETURNS.mean(axis=0), rtol=1e-12)
-    assert portfolio.Window(RETURNS[:1]).size == 64
+    assert Window(RETURNS[:1]).size == 64
 
 
 def test_similar_windows_and_other_settings_share_one_program():
@@ -233,7 +236,7 @@ def test_learning_rates_of_methods(monkeypatch):
     class SeenError(Exception):
         pass
 
-    def seen(problem, method, **options):
+    def seen(problem, method, step, **options):
         raise SeenError(method)
 
     def rate(**settings):
@@ -242,9 +245,9 @@ def test_learning_rates_of_methods(monkeypatch):
         lr = caught.value.args[0].lr
         return None if lr is None else float(lr)
 
-    monkeypatch.setattr(portfolio, "minimize", seen)
+    monkeypatch.setattr(running, "minimize", seen)
     rows = (RETURNS - RETURNS.mean()) / np.sqrt(RETURNS.var(axis=0).mean())
-    known, w = portfolio.Objective(rows, 0.2, 1e-8, None), np.full(5, 0.2)
+    known, w = nx.problems.exact_portfolio(rows, delta=1e-8), np.full(5, 0.2)
     np.testing.assert_allclose(rate(), known.learning_rate(w, 16))
     np.testing.assert_allclose(rate(method="exact"), known.learning_rate(w, 16))
     np.testing.assert_allclose(rate(method="smvr"), known.noisy_learning_rate(w, 16))
@@ -262,10 +265,10 @@ def test_a_run_that_is_interrupted_or_breaks_down_is_no_fit(monkeypatch):
 
         return fake
 
-    monkeypatch.setattr(portfolio, "minimize", ended(Status.INTERRUPTED))
+    monkeypatch.setattr(running, "minimize", ended(Status.INTERRUPTED))
     with pytest.raises(KeyboardInterrupt):
         estimator().fit(RETURNS)
-    monkeypatch.setattr(portfolio, "minimize", ended(Status.NONFINITE))
+    monkeypatch.setattr(running, "minimize", ended(Status.NONFINITE))
     with pytest.warns(ConvergenceWarning, match="It broke"):
         estimator().partial_fit(RETURNS)
 

@@ -19,7 +19,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import nestax as nx
 from nestax.programs import TRACES
 from nestax.run.result import Status
-from nestax.sklearn import TiltedClassifier, TiltedRegressor, linear, tilted
+from nestax.sklearn import TiltedClassifier, TiltedRegressor, tilted
+from nestax.sklearn import fitted as running
 from nestax.sklearn.tilted_rows import TiltedRows
 
 #: All tests have at most 512 rows and 16 features, and numbers of steps that share their programs: draws
@@ -334,10 +335,10 @@ def test_a_run_that_is_interrupted_or_breaks_down_is_no_fit(monkeypatch):
 
         return fake
 
-    monkeypatch.setattr(linear, "minimize", ended(Status.INTERRUPTED))
+    monkeypatch.setattr(running, "minimize", ended(Status.INTERRUPTED))
     with pytest.raises(KeyboardInterrupt):
         classifier().fit(X, NAMES)
-    monkeypatch.setattr(linear, "minimize", ended(Status.NONFINITE))
+    monkeypatch.setattr(running, "minimize", ended(Status.NONFINITE))
     with pytest.warns(ConvergenceWarning, match="It broke"):
         classifier().fit(X, NAMES)
 

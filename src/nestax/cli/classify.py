@@ -1,7 +1,7 @@
 """``nestax classify``: a tilted classifier from a file, beside logistic regression on the same rows."""
 
+import dataclasses
 import warnings
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ import numpy as np
 
 import nestax.datasets as datasets
 from nestax.cli.shell import Outcome, names_in, note
+from nestax.cli.surface import Classify
 from nestax.datasets import Examples
 from nestax.errors import ProblemError, SettingError
 from nestax.figures import plot_bars
@@ -27,97 +28,98 @@ REPEATS = 5
 Accuracies = dict[str, dict[str, dict[str, float]]]
 
 
-def classify_file(
-    train: str,
-    target: str | None,
-    groups: str | None,
-    drop: list[str] | None,
-    test: str | None,
-    held_out: float | None,
-    inner_tilt: float | None,
-    outer_tilt: float,
-    l2: float | None,
-    method: str,
-    steps: int,
-    batch_size: int,
-    seed: int,
-    repeats: int | None,
-) -> Outcome:
-    """Accuracy by class and group of three classifiers that saw the same rows."""
-    if test is None:
-        held_out = HELD_OUT if held_out is None else held_out
-        repeats = REPEATS if repeats is None else repeats
-    elif repeats is not None:
-        raise SettingError("--repeats is for a single file, which is split: leave it out with --test.")
-    seeds = range(seed, seed + (repeats or 1))
-    splits = load(train, target, groups, drop, test, held_out, seeds)
+def run(options: Classify) -> Outcome:
+    """Compares the accuracy by class and group of three classifiers that saw the same rows."""
+    options = completed(options)
+    splits = load(options)
     settings = {
-        "inner_tilt": "auto" if inner_tilt is None else inner_tilt,
-        "outer_tilt": outer_tilt,
-        "l2": "auto" if l2 is None else l2,
-        "method": method,
-        "max_iter": steps,
-        "batch_size": batch_size,
+        "inner_tilt": "auto" if options.inner_tilt is None else options.inner_tilt,
+        "outer_tilt": options.outer_tilt,
+        "l2": "auto" if options.l2 is None else options.l2,
+        "method": options.method,
+        "max_iter": options.steps,
+        "batch_size": options.batch_size,
     }
     looks = [
-        Look(known, new, fit_all(known, **settings, random_state=own))
-        for own, (known, new) in zip(seeds, splits, strict=True)
+        Look(known, new, fit_all(known, **settings, random_state=options.seed + number))
+        for number, (known, new) in enumerate(splits)
     ]
+    return describe(options, looks)
+
+
+def describe(options: Classify, looks: list["Look"]) -> Outcome:
+    """Tells the accuracies over all splits, and what the first of them has fitted."""
+    means, stds = over_splits([look.accuracies() for look in looks])
     first = looks[0]
     known, new = first.known, first.new
-    means, spreads = over_splits([look.accuracies() for look in looks])
+    models = [look.models[TILTED] for look in looks]
     many = len(looks)
-    how = "" if test else " held out"
-    how += f", mean ± standard deviation over {many} splits" if many > 1 else ""
-    source = f"{len(new):,} rows of {Path(test or train).name}{how}"
-    fitted = [look.models[TILTED] for look in looks]
-    model = fitted[0]
-    tilts = ", ".join(f"{tilt:g}" for tilt in sorted({each.tilt_ for each in fitted}))
-    tilts += " (chosen)" if inner_tilt is None else ""
+    train = Path(options.train).name
+    source = f"{len(new):,} rows of {Path(options.test or train).name}"
+    source += "" if options.test else " held out"
+    source += f", mean ± standard deviation over {many} splits" if many > 1 else ""
+    tilts = ", ".join(f"{tilt:g}" for tilt in sorted({model.tilt_ for model in models}))
+    tilts += " (chosen)" if options.inner_tilt is None else ""
     made_by = (
-        f"inner tilt {tilts}, outer tilt {outer_tilt:g}, {len(known):,} rows of {Path(train).name}, "
-        f"{steps:,} steps of {method}, batch size {batch_size}, seed {seed}"
+        f"inner tilt {tilts}, outer tilt {options.outer_tilt:g}, {len(known):,} rows of {train}, "
+        f"{options.steps:,} steps of {options.method}, batch size {options.batch_size}, "
+        f"seed {options.seed}"
     )
     kinds = [kind for kind in ("class", "group") if kind in means]
-    numbers = {
-        **_numbers(means, kinds),
-        **({} if many == 1 else {"splits": many, "standard_deviation": _numbers(spreads, kinds)}),
-        "train_rows": _counts(known),
-        "test_rows": _counts(new),
-        "inner_tilt": [each.tilt_ for each in fitted],
-        "l2": [each.l2_ for each in fitted],
-        "objective": model.objective_,
-        "steps": model.n_iter_,
-        "samples": model.samples_,
-    }
+    caption = f"Accuracy in percent on {source}"
 
     def draw() -> list[tuple[str, str, Any]]:
         bars = {f"{kind} {label}": row for kind in kinds for label, row in means[kind].items()}
         columns = {name: [100 * row[name] for row in bars.values()] for name in first.models}
-        caption = f"Accuracy in percent on {source}. Tilted: {made_by}."
-        return [("accuracy", caption, plot_bars(list(bars), columns, "accuracy, percent"))]
+        figure = plot_bars(list(bars), columns, "accuracy, percent")
+        return [("accuracy", f"{caption}. Tilted: {made_by}.", figure)]
 
-    shown = lambda kind: {
-        label: {name: _percent(x, spreads[kind][label][name], many) for name, x in row.items()}
-        for label, row in means[kind].items()
-    }
-    caption = f"Accuracy in percent on {source}"
+    def in_percent(kind: str) -> dict[str, dict[str, str]]:
+        return {
+            label: {name: _percent(mean, stds[kind][label][name], many) for name, mean in row.items()}
+            for label, row in means[kind].items()
+        }
+
+    shown = {kind: in_percent(kind) for kind in (*kinds, "all")}
     return Outcome(
-        title=f"Classes of {Path(train).name}",
-        summary=f"{_summary(shown('all')['balanced'], means['class'])} "
-        f"{verdict(means['all']['balanced'], spreads['all']['balanced'])}",
+        title=f"Classes of {train}",
+        summary=f"{_summary(shown['all']['balanced'], means['class'])} "
+        f"{verdict(means['all']['balanced'], stds['all']['balanced'])}",
         tables=[
-            *((f"{caption}, by {kind}", _table(kind, shown(kind), known, new)) for kind in kinds),
-            (f"{caption}; tilted: {made_by}", _totals(shown("all"))),
+            *((f"{caption}, by {kind}", _table(kind, shown[kind], known, new)) for kind in kinds),
+            (f"{caption}; tilted: {made_by}", _totals(shown["all"])),
         ],
-        numbers=numbers,
+        numbers={
+            **_numbers(means, kinds),
+            **({} if many == 1 else {"splits": many, "standard_deviation": _numbers(stds, kinds)}),
+            "train_rows": _counts(known.y),
+            "test_rows": _counts(new.y),
+            "inner_tilt": [model.tilt_ for model in models],
+            "l2": [model.l2_ for model in models],
+            "objective": models[0].objective_,
+            "steps": models[0].n_iter_,
+            "samples": models[0].samples_,
+        },
         records={
-            "predictions": _predictions(new, model, first.predicted),
-            "weights": _weights(known, model),
+            "predictions": _predictions(new, models[0], first.predicted),
+            "weights": _weights(known, models[0]),
         },
         draw=draw,
-        found={} if held_out is None else {"held_out": held_out, "repeats": many},
+        found={} if options.test else {"held_out": options.held_out, "repeats": many},
     )
+
+
+def completed(options: Classify) -> Classify:
+    """Fills in how a single file is split; of two files none is."""
+    if options.test is None:
+        held_out = HELD_OUT if options.held_out is None else options.held_out
+        repeats = REPEATS if options.repeats is None else options.repeats
+        return dataclasses.replace(options, held_out=held_out, repeats=repeats)
+    if options.repeats is not None:
+        raise SettingError("--repeats is for a single file, which is split: leave it out with --test.")
+    if options.held_out is not None:
+        raise SettingError("--held-out is for a single file: leave out one of --test and --held-out.")
+    return options
 
 
 class Look:
@@ -141,52 +143,43 @@ class Look:
         return {"class": classes, **groups, "all": over_all}
 
 
-def over_splits(looks: list[Accuracies]) -> tuple[Accuracies, Accuracies]:
-    """Mean and standard deviation; a group that a split has no row of counts where it has some."""
+def over_splits(splits: list[Accuracies]) -> tuple[Accuracies, Accuracies]:
+    """Computes mean and standard deviation; a group counts in the splits that have a row of it."""
 
-    def over(of: Any) -> Accuracies:
+    def over(statistic: Any, kind: str) -> dict[str, dict[str, float]]:
+        rows = [split[kind] for split in splits]
         return {
-            kind: {
-                label: {
-                    name: float(of([look[kind][label][name] for look in looks if label in look[kind]]))
-                    for name in row
-                }
-                for label, row in rows.items()
+            label: {
+                name: float(statistic([row[label][name] for row in rows if label in row]))
+                for name in shares
             }
-            for kind, rows in first.items()
+            for label, shares in {label: row[label] for row in rows for label in row}.items()
         }
 
-    first = {
-        kind: {label: row for look in looks for label, row in look[kind].items()} for kind in looks[0]
-    }
-    return over(np.mean), over(np.std)
+    means, stds = ({kind: over(of, kind) for kind in splits[0]} for of in (np.mean, np.std))
+    return means, stds
 
 
 # The rows and the classifiers
 
 
-def load(
-    train: str,
-    target: str | None,
-    groups: str | None,
-    drop: list[str] | None,
-    test: str | None,
-    held_out: float | None,
-    seeds: Sequence[int],
-) -> list[tuple[Examples, Examples]]:
-    """Rows to fit, and rows to look at: of another file, or a share of every class for every seed."""
-    if test is not None and held_out is not None:
-        raise SettingError("--held-out is for a single file: leave out one of --test and --held-out.")
-    dropped = names_in(drop)
-    rows = datasets.read_examples(train, target, groups=groups, drop=dropped)
+def load(options: Classify) -> list[tuple[Examples, Examples]]:
+    """Reads rows to fit, and rows to look at: of another file, or a share of every class, split anew
+    so many times."""
+    train, test = options.train, options.test
+    drop = names_in(options.drop)
+    rows = datasets.read_examples(train, options.target, groups=options.groups, drop=drop)
     names = np.unique(rows.y)
-    where = "" if target is None else f" in column {target!r}"
+    where = "" if options.target is None else f" in column {options.target!r}"
     if len(names) < 2:
         raise ProblemError(f"{train} has one class only{where}, {str(names[0])!r}: two are needed.")
     if test is None:
-        assert held_out is not None
-        return [_split(train, where, rows, held_out, seed) for seed in seeds]
-    new = datasets.read_examples(test, target, groups=groups, features=rows.features, drop=dropped)
+        assert options.held_out is not None
+        seeds = range(options.seed, options.seed + (options.repeats or 1))
+        return [_split(train, where, rows, options.held_out, seed) for seed in seeds]
+    new = datasets.read_examples(
+        test, options.target, groups=options.groups, features=rows.features, drop=drop
+    )
     unknown = np.flatnonzero(~np.isin(new.y, names))
     if len(unknown):
         k = unknown[0]
@@ -231,7 +224,7 @@ def fit_all(rows: Examples, **settings: Any) -> dict[str, Any]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         tilted.fit(rows.X, rows.y, groups=pairs)
-    for sentence in (str(each.message) for each in caught):
+    for sentence in (str(warning.message) for warning in caught):
         note(f"{sentence[:1].upper()}{sentence[1:]}")
     plain = lambda weight: make_pipeline(
         StandardScaler(), LogisticRegression(max_iter=1_000, class_weight=weight)
@@ -261,20 +254,20 @@ def by_label(
 # What is said about it
 
 
-def _numbers(found: Accuracies, kinds: list[str]) -> dict[str, Any]:
+def _numbers(shares: Accuracies, kinds: list[str]) -> dict[str, Any]:
     return {
-        "balanced_accuracy": found["all"]["balanced"],
-        "accuracy": found["all"]["rows"],
-        **{f"accuracy_by_{kind}": found[kind] for kind in kinds},
+        "balanced_accuracy": shares["all"]["balanced"],
+        "accuracy": shares["all"]["rows"],
+        **{f"accuracy_by_{kind}": shares[kind] for kind in kinds},
     }
 
 
-def _percent(mean: float, spread: float, many: int) -> str:
-    return f"{100 * mean:.1f}" + (f" ± {100 * spread:.1f}" if many > 1 else "")
+def _percent(mean: float, std: float, many: int) -> str:
+    return f"{100 * mean:.1f}" + (f" ± {100 * std:.1f}" if many > 1 else "")
 
 
-def _counts(rows: Examples) -> dict[str, int]:
-    names, counts = np.unique(rows.y, return_counts=True)
+def _counts(labels: Any) -> dict[str, int]:
+    names, counts = np.unique(labels, return_counts=True)
     return {str(name): int(count) for name, count in zip(names, counts, strict=True)}
 
 
@@ -287,12 +280,12 @@ def _summary(balanced: dict[str, str], classes: dict[str, dict[str, float]]) -> 
     )
 
 
-def verdict(means: dict[str, float], spreads: dict[str, float]) -> str:
-    """Which of them to take, as far as the splits tell."""
+def verdict(means: dict[str, float], stds: dict[str, float]) -> str:
+    """Tells which of them to take, as far as the splits tell."""
     rival = max((PLAIN, WEIGHTED), key=lambda name: means[name])
     words = "logistic regression" + (" with class weights" if rival == WEIGHTED else "")
     lead = means[TILTED] - means[rival]
-    if abs(lead) <= max(spreads[TILTED], spreads[rival]):
+    if abs(lead) <= max(stds[TILTED], stds[rival]):
         return f"These rows do not tell it apart from {words}."
     points = f"{100 * abs(lead):.1f} points"
     if lead > 0:
@@ -300,36 +293,37 @@ def verdict(means: dict[str, float], spreads: dict[str, float]) -> str:
     return f"In the mean over classes {words} is {points} ahead: take that."
 
 
-def _table(kind: str, rows: dict[str, dict[str, str]], known: Examples, new: Examples) -> Table:
-    labels = lambda examples: examples.y if kind == "class" else examples.groups
-    count = lambda examples, label: int(np.sum(labels(examples) == label))
+def _table(kind: str, shares: dict[str, dict[str, str]], known: Examples, new: Examples) -> Table:
+    train, test = (_counts(rows.y if kind == "class" else rows.groups) for rows in (known, new))
     return Table(
         [kind, "train rows", "test rows", TILTED, PLAIN, WEIGHTED],
-        [[label, count(known, label), count(new, label), *row.values()] for label, row in rows.items()],
+        [
+            [label, train.get(label, 0), test.get(label, 0), *row.values()]
+            for label, row in shares.items()
+        ],
     )
 
 
-def _totals(found: dict[str, dict[str, str]]) -> Table:
+def _totals(shares: dict[str, dict[str, str]]) -> Table:
     words = {"balanced": "mean over classes (balanced accuracy)", "rows": "all rows"}
     return Table(
-        ["accuracy", *found["rows"]], [[words[label], *row.values()] for label, row in found.items()]
+        ["accuracy", *shares["rows"]],
+        [[words[label], *row.values()] for label, row in shares.items()],
     )
 
 
 def _predictions(new: Examples, model: Any, predicted: dict[str, Any]) -> Table:
-    """Every row that was looked at, by its line in the file."""
-    group = [] if new.groups is None else [new.groups.tolist()]
-    shares = model.predict_proba(new.X).T.tolist()
-    columns = [
-        new.lines.tolist(),
-        *group,
-        new.y.tolist(),
-        *(words.tolist() for words in predicted.values()),
-        *shares,
-    ]
-    names = ["line", *(["group"] if group else []), "target", *predicted]
-    names += [f"share of {name}" for name in model.classes_]
-    return Table(names, [list(row) for row in zip(*columns, strict=True)])
+    """Lists every row that was looked at, by its line in the file."""
+    columns = {
+        "line": new.lines,
+        **({} if new.groups is None else {"group": new.groups}),
+        "target": new.y,
+        **predicted,
+    }
+    shares = zip(model.classes_, model.predict_proba(new.X).T, strict=True)
+    columns |= {f"share of {name}": column for name, column in shares}
+    rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+    return Table(list(columns), [list(row) for row in rows])
 
 
 def _weights(known: Examples, model: Any) -> Table:

@@ -5,57 +5,49 @@ from typing import Any
 
 import numpy as np
 
-from nestax.cli.portfolio import MULTIPLES, ROUNDING, in_words, load, longest_step, prepare
+from nestax.cli.portfolio import ROUNDING, in_words, load, prepare
 from nestax.cli.shell import Outcome, note
+from nestax.cli.surface import Compare
 from nestax.estimators.registry import find
 from nestax.run.sweep import grid
 from nestax.study.compare import Comparison, compare
 from nestax.table import Table
 
+#: Learning rates that methods are tried at, as multiples of the inverse curvature.
+MULTIPLES = tuple(10.0 ** np.arange(-3, 0.5, 0.5))
 
-def compare_methods(
-    data: str,
-    unit: str | None,
-    prices: bool,
-    drop: list[str] | None,
-    drop_missing: bool,
-    risk: float,
-    methods: str,
-    samples: int,
-    batch_size: int,
-    seeds: int,
-    tune_seeds: int,
-    devices: int | None,
-    keeping: dict[str, Any],
-) -> Outcome:
-    """Every method at the best of the same learning rates, with as many samples as the others."""
-    names = [find(name.strip()).__name__ for name in methods.split(",") if name.strip()]
-    table = load(data, unit, prices, drop, drop_missing)
-    problem, exact, reference = prepare(table, risk)
-    scale = longest_step(exact, reference, batch_size)
+
+def run(options: Compare) -> Outcome:
+    """Runs every method at the best of the same learning rates, with as many samples as the others."""
+    names = [find(name.strip()).__name__ for name in options.methods.split(",") if name.strip()]
+    table = load(options.data, options)
+    problem, exact, optimum = prepare(table, options.risk)
+    points = (np.asarray(problem.w0), optimum.w)
+    scale = min(exact.inverse_curvature(w, options.batch_size) for w in points)
     # Devices share the rates, so that there is one more: 2, 4 and 8 divide them.
-    multiples = MULTIPLES if devices is None else (MULTIPLES[0] / 10**0.5, *MULTIPLES)
+    multiples = MULTIPLES if options.devices is None else (MULTIPLES[0] / 10**0.5, *MULTIPLES)
     rates = [float(f"{scale * multiple:.2g}") for multiple in multiples]
     note(f"Trying {len(rates)} learning rates from {rates[0]:g} to {rates[-1]:g}.")
     result = compare(
         problem,
         names,
-        samples=samples,
+        samples=options.samples,
         tune=grid(lr=rates),
-        seeds=seeds,
-        tune_seeds=tune_seeds,
-        batch_size=batch_size,
-        mesh=devices,
-        **keeping,
+        seeds=options.seeds,
+        tune_seeds=options.tune_seeds,
+        batch_size=options.batch_size,
+        mesh=options.devices,
+        checkpoint=options.checkpoint,
+        resume=options.resume,
     )
     return describe(
         result,
         title=f"Methods on a portfolio of {len(table.assets)} assets",
         setting=(
-            f"{len(table):,} rows of {Path(data).name} × {len(table.assets)} assets, F = −mean + "
-            f"{risk:g}·deviation on the simplex, batch size {batch_size}"
+            f"{len(table):,} rows of {Path(options.data).name} × {len(table.assets)} assets, F = −mean "
+            f"+ {options.risk:g}·deviation on the simplex, batch size {options.batch_size}"
         ),
-        optimum=reference.value,
+        optimum=optimum.value,
         found={"learning rates tried": rates},
     )
 
@@ -63,7 +55,7 @@ def compare_methods(
 def describe(
     result: Comparison, *, title: str, setting: str, optimum: float, found: dict[str, Any]
 ) -> Outcome:
-    """A comparison in words, tables and a figure; ``setting`` says what was run."""
+    """Tells a comparison in words, tables and a figure; ``setting`` says what was run."""
     rows = [dict(zip(result.table.columns, row, strict=True)) for row in result.table.rows]
     runs = max((run.status.shape[1] for run in result.runs.values()), default=0)
 
@@ -110,14 +102,14 @@ def _summary(rows: list[dict[str, Any]]) -> str:
 
 
 def _shown(table: Table) -> Table:
-    """The table without digits that are rounding error."""
+    """Returns the table without digits that are rounding error."""
     gap = table.columns.index("gap")
-    spread = table.columns.index("± std")
+    std = table.columns.index("± std")
     rows = [list(row) for row in table.rows]
     for row in rows:
         if abs(row[gap]) < ROUNDING:
             row[gap] = f"< {ROUNDING:.0e}"
-            row[spread] = "–"
+            row[std] = "–"
     return Table(table.columns, rows)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from nestax.cli.compare import describe
 from nestax.cli.portfolio import load, prepare
 from nestax.cli.shell import Outcome
+from nestax.cli.surface import Demo, Market
 from nestax.datasets import Returns
 from nestax.figures import plot_weights
 from nestax.run.sweep import Sweep, grid
@@ -21,10 +22,10 @@ RISK = 0.2
 RATES = {"Plain": 0.00066, "NLASG": 0.21, "SMVR": 0.0066, "SnapshotSMVR": 0.066}
 
 
-def run_demo(seeds: int) -> Outcome:
-    """Plain mini-batches, two methods with memory, and one with passes over all rows."""
-    table = load("synthetic")
-    problem, _, reference = prepare(table, RISK)
+def run(options: Demo) -> Outcome:
+    """Runs plain mini-batches, two methods with memory, and one with passes over all rows."""
+    table = load("synthetic", Market())
+    problem, _, optimum = prepare(table, RISK)
     # With one rate and as many seeds for tuning as for the report, all runs share one compilation.
     parts = [
         compare(
@@ -33,8 +34,8 @@ def run_demo(seeds: int) -> Outcome:
             samples=SAMPLES,
             batch_size=BATCH_SIZE,
             tune=grid(lr=[rate]),
-            seeds=seeds,
-            tune_seeds=seeds,
+            seeds=options.seeds,
+            tune_seeds=options.seeds,
         )
         for name, rate in RATES.items()
     ]
@@ -46,25 +47,23 @@ def run_demo(seeds: int) -> Outcome:
             f"{len(table):,} made-up rows × {len(table.assets)} assets, F = −mean + "
             f"{RISK:g}·deviation on the simplex, batch size {BATCH_SIZE}"
         ),
-        optimum=reference.value,
+        optimum=optimum.value,
         found={"samples": SAMPLES, "batch_size": BATCH_SIZE, "risk": RISK, "lr": RATES},
     )
-    return _with_weights(outcome, table, reference.w, runs["SnapshotSMVR"])
+    return _with_weights(outcome, table, optimum.w, runs["SnapshotSMVR"])
 
 
-def _with_weights(outcome: Outcome, table: Returns, best: np.ndarray, run: Sweep) -> Outcome:
-    """The same with what was found: the weights, beside the exact optimum."""
-    found = 100 * np.asarray(run.w)[0]
+def _with_weights(outcome: Outcome, table: Returns, best: np.ndarray, runs: Sweep) -> Outcome:
+    """Adds the weights that were found, beside the exact optimum."""
+    found = 100 * np.asarray(runs.w)[0]
     mean = found.mean(axis=0)
-    spread = found.std(axis=0)
+    std = found.std(axis=0)
     rows = [
-        [table.assets[k], f"{mean[k]:.2f}", f"{spread[k]:.2f}", f"{100 * best[k]:.2f}"]
+        [table.assets[k], f"{mean[k]:.2f}", f"{std[k]:.2f}", f"{100 * best[k]:.2f}"]
         for k in np.argsort(-mean, kind="stable")
     ]
     weights = Table(["asset", "found", "±", "exact"], rows)
     caption = f"Weights in percent that SnapshotSMVR found, mean ± std of {len(found)} runs"
-
-    named = dict(zip(table.assets, (mean / 100).tolist(), strict=True))
 
     def draw() -> list[tuple[str, str, Any]]:
         return [*outcome.draw(), ("weights", f"{caption}.", plot_weights(table.assets, mean / 100))]
@@ -72,7 +71,8 @@ def _with_weights(outcome: Outcome, table: Returns, best: np.ndarray, run: Sweep
     return dataclasses.replace(
         outcome,
         tables=[*outcome.tables, (caption, weights)],
-        numbers=outcome.numbers | {"weights": named},
+        numbers=outcome.numbers
+        | {"weights": dict(zip(table.assets, (mean / 100).tolist(), strict=True))},
         records=outcome.records | {"weights": weights},
         draw=draw,
     )

@@ -7,12 +7,11 @@ import csv
 import dataclasses
 import difflib
 import enum
-import hashlib
-import hmac
+import importlib
+import inspect
 import json
 import math
 import os
-import secrets
 import shlex
 import signal
 import sys
@@ -21,7 +20,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import typer
 import typer.core
@@ -33,13 +32,14 @@ ARGUMENTS = "nestax.arguments"
 DELIVERY = ("out", "overwrite", "json", "config", "checkpoint", "resume")
 #: Options that name a folder.
 FOLDERS = ("out", "checkpoint")
-#: Where the folder of --checkpoint is kept for messages, and the file in it that tells the command line.
+#: Where the folder of --checkpoint is kept for messages, and the file in it with the command line.
 KEPT_IN = "nestax.checkpoint"
 COMMAND = "command.json"
 #: The exit code of what Ctrl-C has ended, as shells have it.
 INTERRUPTED = 128 + signal.SIGINT
-#: Below a folder that somebody else has made, where its report goes.
-FOREIGN_OUT = "report"
+
+
+Options = TypeVar("Options")
 
 
 class Group(typer.core.TyperGroup):
@@ -67,7 +67,7 @@ class Group(typer.core.TyperGroup):
 
 
 def _sentence(error: Exception) -> str | None:
-    """What is wrong, for whom who typed the command; None if it is a fault of ours."""
+    """Returns what is wrong in the words of who typed the command; None if it is a fault of ours."""
     if isinstance(error, BrokenPipeError | ModuleNotFoundError):
         return None
     if isinstance(error, OSError):
@@ -144,9 +144,7 @@ def begin(ctx: typer.Context, *, float64: bool = True) -> dict[str, Any]:
     import nestax.report as report
     from nestax.compiling import speed_up
 
-    with warnings.catch_warnings(
-        action="ignore"
-    ):  # somebody who calls a command from Python may be late
+    with warnings.catch_warnings(action="ignore"):  # a command called from Python may be late
         speed_up()
     for name in FOLDERS:  # text in older versions of Typer
         if isinstance(ctx.params.get(name), str):
@@ -185,7 +183,7 @@ def _cores_as_devices(count: int) -> None:
 
 
 def _say_once(ctx: typer.Context) -> None:
-    """Has the first run of a command tell that it compiles, for whom who waits behind a pipe."""
+    """Lets the first run of a command say that it compiles, to those who wait behind a pipe."""
     from nestax.run.progress import ALOUD
 
     said: set[str] = set()
@@ -197,6 +195,31 @@ def _say_once(ctx: typer.Context) -> None:
 
     before = ALOUD.set(say)
     ctx.call_on_close(lambda: ALOUD.reset(before))
+
+
+def command(app: typer.Typer, module: str) -> Callable[[type[Options]], type[Options]]:
+    """Registers a dataclass of options as a command that ``run(options)`` of a module carries out.
+
+    The module is imported when the command runs, for it imports JAX.
+    """
+
+    def register(options: type[Options]) -> type[Options]:
+        def call(ctx: typer.Context, **settings: Any) -> None:
+            begin(ctx)
+            if "checkpoint" in settings:
+                keep(ctx)
+            finish(ctx, importlib.import_module(module).run(options(**settings)))
+
+        signature = inspect.signature(options)
+        inherited = lambda parameter: parameter.name not in options.__annotations__
+        context = inspect.signature(call).parameters["ctx"]
+        parameters = [context, *sorted(signature.parameters.values(), key=inherited)]
+        call.__signature__ = signature.replace(parameters=parameters, return_annotation=None)  # pyright: ignore[reportFunctionMemberAccess]
+        call.__doc__ = options.__doc__
+        app.command(options.__name__.lower())(call)
+        return options
+
+    return register
 
 
 def settings_of(ctx: typer.Context) -> dict[str, Any]:
@@ -226,7 +249,7 @@ def finish(ctx: typer.Context, outcome: Outcome) -> None:
             ctx.params["out"],
             title=outcome.title,
             summary=outcome.summary,
-            command=command(ctx),
+            command=command_line(ctx),
             settings=settings_of(ctx) | outcome.found,
             tables=outcome.tables,
             figures=outcome.draw(),
@@ -242,9 +265,8 @@ def finish(ctx: typer.Context, outcome: Outcome) -> None:
         raise typer.Exit(1)
 
 
-def keep(ctx: typer.Context) -> dict[str, Any]:
-    """Where the run is kept, as ``minimize`` takes it; notes the command line there."""
-    from nestax.checkpoints.files import Folder
+def keep(ctx: typer.Context) -> None:
+    """Writes the command line into the folder of --checkpoint, for ``nestax resume``."""
     from nestax.errors import SettingError
 
     folder = ctx.params["checkpoint"]
@@ -252,81 +274,49 @@ def keep(ctx: typer.Context) -> dict[str, Any]:
     if folder is None:
         if resume:
             raise SettingError("--resume needs the folder of the run: give --checkpoint as well.")
-        return {"checkpoint": None, "resume": False}
+        return
     path = folder / COMMAND
-    if path.exists() and not resume:
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        line = {"arguments": ctx.meta[ARGUMENTS], "folder": os.getcwd()}
+        working = path.with_suffix(".unfinished")
+        working.write_text(json.dumps(line), encoding="utf-8")
+        working.replace(path)  # a whole file or none
+    elif not resume:
         raise SettingError(
             f"{folder} holds a run already: go on with it by nestax resume {folder}, or choose another "
             "folder."
         )
-    if not path.exists():
-        arguments = {"arguments": ctx.meta[ARGUMENTS], "folder": os.getcwd()}
-        folder.mkdir(parents=True, exist_ok=True)
-        sealed = json.dumps({"command": arguments, "sha256": _seal(arguments), "by": _sign(arguments)})
-        Folder(folder).write(path, [sealed.encode()])
     ctx.meta[KEPT_IN] = folder
-    return {"checkpoint": folder, "resume": resume}
 
 
 def repeat(ctx: typer.Context, folder: Path, out: Path | None) -> None:
-    """Types the command again whose run is kept in a folder, where it was typed before.
-
-    What somebody else has put there may only write below that folder.
-    """
+    """Shows the command whose run is kept in a folder, and types it again where it was typed before."""
     from nestax.errors import SettingError
 
     try:
-        told = json.loads((folder / COMMAND).read_text(encoding="utf-8"))
-        arguments = told["command"]["arguments"]
-        place = Path(told["command"]["folder"])
-        words = isinstance(arguments, list) and all(isinstance(word, str) for word in arguments)
-        whole = told["sha256"] == _seal(told["command"]) and words
-        ours = told.get("by") == _sign(told["command"])
+        line = json.loads((folder / COMMAND).read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         raise SettingError(
             f"{folder} holds no run of a nestax command; a run of your own in Python goes on if the "
             "call is repeated with resume=True."
         ) from None
-    except (ValueError, KeyError, TypeError, RecursionError):
-        whole = ours = False
-        arguments = []
-        place = folder
-    if not whole:
-        raise SettingError(f"{folder / COMMAND} is damaged: type the command again, with --resume.")
-    root = ctx.find_root()
-    more = ["--checkpoint", str(folder.absolute()), "--resume", "--overwrite"]
+    except (ValueError, RecursionError):
+        line = None
+    match line:
+        case {"arguments": list(words), "folder": str(begun)} if all(isinstance(w, str) for w in words):
+            arguments = [*words, "--checkpoint", str(folder.absolute()), "--resume", "--overwrite"]
+        case _:
+            raise SettingError(f"{folder / COMMAND} is damaged: type the command again, with --resume.")
     if out is not None:
-        more += ["--out", str(out.absolute())]
-    elif not ours and any(word.startswith(("--out", "--config")) for word in arguments):
-        more += ["--out", str((folder / FOREIGN_OUT).absolute())]
-        note(
-            f"{folder} was not begun by you on this machine, so its report goes to "
-            f"{folder / FOREIGN_OUT}; nestax resume {folder} --out DIR names another place."
-        )
-    if os.path.isdir(place):  # whatever the name
-        os.chdir(place)
-    root.command.main([*arguments, *more], prog_name=root.info_name)
-
-
-def _seal(command: Any) -> str:
-    return hashlib.sha256(json.dumps(command, sort_keys=True).encode()).hexdigest()
-
-
-def _sign(command: Any) -> str:
-    """A seal that nobody else can make: with a key in the cache folder of this user."""
-    from nestax.compiling import user_cache
-
-    path = user_cache() / "key"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if not path.exists():
-            handle = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
-            with open(handle, "wb") as file:
-                file.write(secrets.token_bytes(32))
-        key = path.read_bytes()
-    except OSError:
-        return secrets.token_hex()  # equal to none
-    return hmac.new(key, _seal(command).encode(), hashlib.sha256).hexdigest()
+        arguments += ["--out", str(out.absolute())]
+    root = ctx.find_root()
+    shown = f"In {begun}: {root.info_name} {shlex.join(arguments)}"
+    # Somebody else may have written the file: nothing in it moves the cursor.
+    note("".join(c if c.isprintable() else ascii(c)[1:-1] for c in shown))
+    if os.path.isdir(begun):  # whatever the name
+        os.chdir(begun)
+    root.command.main(arguments, prog_name=root.info_name)
 
 
 def _way_on(ctx: typer.Context) -> str:
@@ -343,8 +333,8 @@ def _finite(x: Any) -> Any:
     return None if isinstance(x, float) and not math.isfinite(x) else x
 
 
-def command(ctx: typer.Context) -> str:
-    """The command line as it was typed."""
+def command_line(ctx: typer.Context) -> str:
+    """Returns the command line as it was typed."""
     return f"{ctx.find_root().info_name} {shlex.join(ctx.meta[ARGUMENTS])}"
 
 
@@ -354,5 +344,5 @@ def names_in(words: list[str] | None) -> list[str]:
 
 
 def note(words: str) -> None:
-    """For whom looks on; results go to standard output, this does not."""
+    """Prints words to standard error; results go to standard output."""
     typer.echo(words, err=True)

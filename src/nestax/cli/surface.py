@@ -1,12 +1,13 @@
-"""The command line. Nothing here imports JAX before a command runs."""
+"""What can be typed: every option once. Nothing here imports JAX before a command runs."""
 
+import dataclasses
 import enum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from nestax.cli.shell import Group, begin, finish, keep, read_config, repeat
+from nestax.cli.shell import Group, command, read_config, repeat
 
 #: Below the list of commands.
 EXAMPLES = """Examples:\b
@@ -44,24 +45,6 @@ class Constraint(enum.StrEnum):
     BUDGET = "budget"
 
 
-UnitOption = Annotated[
-    Unit | None, typer.Option(help="What the returns are in; 0.01 is one percent as a fraction.")
-]
-DropOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="Columns to leave out, separated by commas or one by one; one with a comma in quotes."
-    ),
-]
-DropMissingOption = Annotated[
-    bool, typer.Option("--drop-missing", help="Leave out rows with a missing cell, and count them.")
-]
-PricesOption = Annotated[bool, typer.Option("--prices", help="The file holds prices, not returns.")]
-RiskOption = Annotated[
-    float, typer.Option(help="Price of one unit of standard deviation; nx.problems has other risks.")
-]
-SamplesOption = Annotated[int, typer.Option(min=1, help="Draws over all levels, for every method.")]
-BatchOption = Annotated[int, typer.Option(min=1, help="Draws per level and step.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 OutOption = Annotated[
     Path | None, typer.Option(help="Folder for report, figures and records; without it only print.")
@@ -69,22 +52,70 @@ OutOption = Annotated[
 OverwriteOption = Annotated[
     bool, typer.Option("--overwrite", help="Replace an earlier run in that folder.")
 ]
-CheckpointOption = Annotated[
-    Path | None, typer.Option(help="Folder to keep the run in, so that it can go on if it is stopped.")
-]
-ResumeOption = Annotated[
-    bool, typer.Option("--resume", help="Go on with the run in --checkpoint, or begin one.")
-]
-DevicesOption = Annotated[
-    int | None,
-    typer.Option(min=1, help="Share the work among so many devices of this machine, GPUs or cores."),
-]
-ConfigOption = Annotated[
-    Path | None,
+MethodOption = Annotated[str, typer.Option(help="One of `nestax methods`.")]
+DropOption = Annotated[
+    list[str] | None,
     typer.Option(
-        is_eager=True, callback=read_config, help="TOML file with any of these settings; options win."
+        help="Columns to leave out, separated by commas or one by one; one with a comma in quotes."
     ),
 ]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Delivered:
+    """Where the results of a command go."""
+
+    json: JsonOption = False
+    out: OutOption = None
+    overwrite: OverwriteOption = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Configured(Delivered):
+    """A command whose options may come from a file."""
+
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            is_eager=True,
+            callback=read_config,
+            help="TOML file with any of these settings; options win.",
+        ),
+    ] = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Kept(Configured):
+    """A command whose run is kept in a folder, on some devices."""
+
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(help="Folder to keep the run in, so that it can go on if it is stopped."),
+    ] = None
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run in --checkpoint, or begin one.")
+    ] = False
+    devices: Annotated[
+        int | None,
+        typer.Option(min=1, help="Share the work among so many devices of this machine, GPUs or cores."),
+    ] = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Market:
+    """How a file of returns is read, and the price of risk."""
+
+    unit: Annotated[
+        Unit | None, typer.Option(help="What the returns are in; 0.01 is one percent as a fraction.")
+    ] = None
+    prices: Annotated[bool, typer.Option("--prices", help="The file holds prices, not returns.")] = False
+    drop: DropOption = None
+    drop_missing: Annotated[
+        bool, typer.Option("--drop-missing", help="Leave out rows with a missing cell, and count them.")
+    ] = False
+    risk: Annotated[
+        float, typer.Option(help="Price of one unit of standard deviation; nx.problems has other risks.")
+    ] = 0.2
 
 
 def _version(wanted: bool) -> bool:
@@ -105,155 +136,108 @@ def root(
     """Stochastic multi-level compositional optimisation."""
 
 
-@app.command()
-def demo(
-    ctx: typer.Context,
-    seeds: Annotated[int, typer.Option(min=1, help="Repetitions per method.")] = 10,
-    json: JsonOption = False,
-    out: OutOption = Path("demo"),
-    overwrite: OverwriteOption = False,
-) -> None:
+@command(app, "nestax.cli.demo")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Demo(Delivered):
     """Solve a risk-averse portfolio on made-up returns with four methods, and compare them."""
-    settings = begin(ctx)
-    from nestax.cli.demo import run_demo
 
-    finish(ctx, run_demo(**settings))
+    seeds: Annotated[int, typer.Option(min=1, help="Repetitions per method.")] = 10
+    out: OutOption = Path("demo")
 
 
-@app.command()
-def portfolio(
-    ctx: typer.Context,
+@command(app, "nestax.cli.portfolio")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Portfolio(Kept, Market):
+    """Weights of least −mean + risk·deviation for the assets in a file, and how good they are."""
+
     returns: Annotated[
-        str,
-        typer.Argument(help="A CSV, Parquet or Excel file, or synthetic, industry10, 12, 17, 30."),
-    ],
-    unit: UnitOption = None,
-    prices: PricesOption = False,
-    drop: DropOption = None,
-    drop_missing: DropMissingOption = False,
-    risk: RiskOption = 0.2,
+        str, typer.Argument(help="A CSV, Parquet or Excel file, or synthetic, industry10, 12, 17, 30.")
+    ]
     constraint: Annotated[
         Constraint,
         typer.Option(help="No short positions; limits on every weight; or weights add up to 1 alone."),
-    ] = Constraint.SIMPLEX,
-    low: Annotated[float | None, typer.Option(help="Least weight of any asset: a box; or 0.")] = None,
-    high: Annotated[float | None, typer.Option(help="Largest weight of any asset: a box; or 1.")] = None,
-    method: Annotated[str, typer.Option(help="One of `nestax methods`.")] = "SnapshotSMVR",
-    lr: Annotated[
-        float | None, typer.Option(help="Learning rate; found by itself if not given.")
-    ] = None,
+    ] = Constraint.SIMPLEX
+    low: Annotated[float | None, typer.Option(help="Least weight of any asset: a box; or 0.")] = None
+    high: Annotated[float | None, typer.Option(help="Largest weight of any asset: a box; or 1.")] = None
+    method: MethodOption = "SnapshotSMVR"
+    lr: Annotated[float | None, typer.Option(help="Learning rate; found by itself if not given.")] = None
     samples: Annotated[
         int | None, typer.Option(min=1, help="Budget of draws over all levels; or 20,000 steps.")
-    ] = None,
-    batch_size: BatchOption = 64,
-    seed: Annotated[int, typer.Option(help="Every draw is a function of it.")] = 0,
+    ] = None
+    batch_size: Annotated[int, typer.Option(min=1, help="Draws per level and step.")] = 64
+    seed: Annotated[int, typer.Option(help="Every draw is a function of it.")] = 0
     per_year: Annotated[
         float | None,
         typer.Option(min=0.01, help="Rows a year, for figures a year; by default told by the dates."),
-    ] = None,
-    devices: DevicesOption = None,
-    json: JsonOption = False,
-    config: ConfigOption = None,
-    out: OutOption = None,
-    overwrite: OverwriteOption = False,
-    checkpoint: CheckpointOption = None,
-    resume: ResumeOption = False,
-) -> None:
-    """Weights of least −mean + risk·deviation for the assets in a file, and how good they are."""
-    settings = begin(ctx)
-    from nestax.cli.portfolio import solve_portfolio
-
-    finish(ctx, solve_portfolio(**settings, keeping=keep(ctx)))
+    ] = None
 
 
-@app.command()
-def classify(
-    ctx: typer.Context,
+@command(app, "nestax.cli.classify")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Classify(Configured):
+    """A classifier for rare and mislabelled classes from a file, beside logistic regression."""
+
     train: Annotated[
         str,
         typer.Argument(help="A CSV, Parquet, Excel or LIBSVM file: numbers, and a column of classes."),
-    ],
+    ]
     target: Annotated[
         str | None,
         typer.Option(help="The column that holds the class; any words. LIBSVM files need none."),
-    ] = None,
+    ] = None
     groups: Annotated[
         str | None,
         typer.Option(help="A column of groups; each class of each group is then treated as one."),
-    ] = None,
-    drop: DropOption = None,
-    test: Annotated[str | None, typer.Option(help="A file with rows to predict and compare.")] = None,
+    ] = None
+    drop: DropOption = None
+    test: Annotated[str | None, typer.Option(help="A file with rows to predict and compare.")] = None
     held_out: Annotated[
         float | None,
         typer.Option(min=0.01, max=0.99, help="Share of every class to compare on; 0.3 without --test."),
-    ] = None,
+    ] = None
     inner_tilt: Annotated[
         float | None,
         typer.Option(
             help="Within classes; below 0 looks away from rows that do not fit. "
             "Chosen by cross-validation by default."
         ),
-    ] = None,
+    ] = None
     outer_tilt: Annotated[
         float, typer.Option(help="Across classes; above 0 looks at the one served worst.")
-    ] = 0.0,
+    ] = 0.0
     l2: Annotated[
         float | None,
         typer.Option(help="Strength of the penalty on the weights. Chosen likewise by default."),
-    ] = None,
-    method: Annotated[str, typer.Option(help="One of `nestax methods`.")] = "SMVR",
-    steps: Annotated[int, typer.Option(min=1, help="Steps of the method.")] = 2_000,
-    batch_size: Annotated[int, typer.Option(min=1, help="Draws per class and step.")] = 16,
-    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of the draws and of the split.")] = 0,
+    ] = None
+    method: MethodOption = "SMVR"
+    steps: Annotated[int, typer.Option(min=1, help="Steps of the method.")] = 2_000
+    batch_size: Annotated[int, typer.Option(min=1, help="Draws per class and step.")] = 16
+    seed: Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Of the draws and of the split.")] = 0
     repeats: Annotated[
         int | None,
         typer.Option(min=1, help="How often a single file is split and all is fitted; 5 by default."),
-    ] = None,
-    json: JsonOption = False,
-    config: ConfigOption = None,
-    out: OutOption = None,
-    overwrite: OverwriteOption = False,
-) -> None:
-    """A classifier for rare and mislabelled classes from a file, beside logistic regression."""
-    settings = begin(ctx)
-    from nestax.cli.classify import classify_file
-
-    finish(ctx, classify_file(**settings))
+    ] = None
 
 
-@app.command()
-def compare(
-    ctx: typer.Context,
+@command(app, "nestax.cli.compare")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Compare(Kept, Market):
+    """Several methods on one portfolio: the same samples, each at its best learning rate."""
+
     data: Annotated[
         str, typer.Option(help="synthetic, industry10, 12, 17, 30, or a CSV, Parquet or Excel file.")
-    ] = "synthetic",
-    unit: UnitOption = None,
-    prices: PricesOption = False,
-    drop: DropOption = None,
-    drop_missing: DropMissingOption = False,
-    risk: RiskOption = 0.2,
-    methods: Annotated[
-        str, typer.Option(help="Names from `nestax methods`, separated by commas.")
-    ] = "Plain,SCSC,NLASG,SMVR,SnapshotSMVR",
-    samples: SamplesOption = 200_000,
-    batch_size: BatchOption = 16,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs per method that are reported.")] = 10,
+    ] = "synthetic"
+    methods: Annotated[str, typer.Option(help="Names from `nestax methods`, separated by commas.")] = (
+        "Plain,SCSC,NLASG,SMVR,SnapshotSMVR"
+    )
+    samples: Annotated[int, typer.Option(min=1, help="Draws over all levels, for every method.")] = (
+        200_000
+    )
+    batch_size: Annotated[int, typer.Option(min=1, help="Draws per level and step.")] = 16
+    seeds: Annotated[int, typer.Option(min=1, help="Runs per method that are reported.")] = 10
     tune_seeds: Annotated[
         int, typer.Option(min=1, help="Further runs that choose the learning rate.")
-    ] = 3,
-    devices: DevicesOption = None,
-    json: JsonOption = False,
-    config: ConfigOption = None,
-    out: OutOption = None,
-    overwrite: OverwriteOption = False,
-    checkpoint: CheckpointOption = None,
-    resume: ResumeOption = False,
-) -> None:
-    """Several methods on one portfolio: the same samples, each at its best learning rate."""
-    settings = begin(ctx)
-    from nestax.cli.compare import compare_methods
-
-    finish(ctx, compare_methods(**settings, keeping=keep(ctx)))
+    ] = 3
 
 
 @app.command()

@@ -27,6 +27,12 @@ DATE = re.compile(
     r"(?:[T ]00:00(?::00(?:\.0+)?)?(?:Z|[+-]00:?00)?)?"  # midnight, as programs write a day
 )
 
+#: Rows a year that files usually have, how near theirs have to be, and with how many rows that is told.
+USUAL_ROWS = (1, 4, 12, 52, 252, 365)
+NEAR = 0.05
+LEAST_DATED = 3
+DAYS_IN_YEAR = 365.25
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Returns:
@@ -54,6 +60,18 @@ class Returns:
     @property
     def shape(self) -> tuple[int, ...]:
         return self.values.shape
+
+    @property
+    def rows_per_year(self) -> float | None:
+        """From the dates, to a usual number where it is one but for holidays; None without dates."""
+        if self.dates is None or len(self) < LEAST_DATED:
+            return None
+        years = float((self.dates[-1] - self.dates[0]) / np.timedelta64(1, "D")) / DAYS_IN_YEAR
+        if years <= 0:
+            return None
+        rows = (len(self) - 1) / years
+        usual = min(USUAL_ROWS, key=lambda n: abs(n - rows))
+        return float(usual) if abs(usual - rows) < NEAR * usual else rows
 
     def __repr__(self) -> str:
         rows, columns = self.shape

@@ -1,13 +1,21 @@
-"""Columns of a table that are too large or too small to compute with, told by name."""
+"""Rows for a fitted estimator, and columns that are too large or too small to compute with, by name."""
 
 from typing import Any
 
 import numpy as np
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from nestax.errors import ProblemError
 
 #: What varies by less is constant to whoever squares it.
 LEAST = 1e3 * float(np.sqrt(np.finfo(float).tiny))
+
+
+def known_rows(model: Any, X: Any, fitted: str = "coef_") -> np.ndarray:
+    """Reads rows with the features that ``fit`` has seen."""
+    check_is_fitted(model, fitted)
+    rows: Any = validate_data(model, X, dtype=np.float64, reset=False)
+    return rows
 
 
 def check_sums(model: Any, X: np.ndarray) -> None:
@@ -22,11 +30,11 @@ def check_squares(model: Any, X: np.ndarray) -> None:
 
 def check_spread(model: Any, X: np.ndarray) -> None:
     """Refuses columns that vary, and whose deviations have squares of 0."""
-    spread = np.ptp(X, axis=0)
-    small = np.flatnonzero((spread > 0) & (spread < LEAST))
+    extent = np.ptp(X, axis=0)
+    small = np.flatnonzero((extent > 0) & (extent < LEAST))
     if small.size:
         raise ProblemError(
-            f"{_name(model, small[0])} of X varies by {spread[small[0]]:.1e} only, too little to "
+            f"{_name(model, small[0])} of X varies by {extent[small[0]]:.1e} only, too little to "
             "compute with: multiply it by a power of ten, or leave it out."
         )
 

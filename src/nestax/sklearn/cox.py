@@ -20,7 +20,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, v
 from nestax.errors import ProblemError, check_number, choose
 from nestax.problems.survival.exact import ExactCox
 from nestax.problems.survival.follow_up import TIES, follow_up
-from nestax.sklearn.columns import check_spread, check_squares
+from nestax.sklearn.columns import check_spread, check_squares, known_rows
 
 #: Times, and the cumulative hazard of the average row up to each of them.
 Baseline = tuple[np.ndarray, np.ndarray]
@@ -73,8 +73,8 @@ class CoxRegressor(RegressorMixin, BaseEstimator):
         check_spread(self, X)
         sets = follow_up(time, event, strata=strata, entry=entry, ties=self.ties)
         mean = X.mean(axis=0)
-        spread = X.std(axis=0)
-        scale = np.where(spread > 10 * np.finfo(float).eps * np.abs(mean), spread, 1)
+        std = X.std(axis=0)
+        scale = np.where(std > 10 * np.finfo(float).eps * np.abs(mean), std, 1)
         exact = ExactCox((X - mean) / scale, sets, self.l2)
         best = exact.least()
         if not best.found:
@@ -97,9 +97,7 @@ class CoxRegressor(RegressorMixin, BaseEstimator):
 
     def predict(self, X: Any) -> np.ndarray:
         """The log hazard of every row, beside that of the average one: high is early."""
-        check_is_fitted(self, "coef_")
-        X = validate_data(self, X, dtype=np.float64, reset=False)
-        return X @ self.coef_ + self.intercept_
+        return known_rows(self, X) @ self.coef_ + self.intercept_
 
     def score(self, X: Any, y: Any) -> float:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Harrell's C-index: of two rows whose order is known, how often the predicted one is right."""

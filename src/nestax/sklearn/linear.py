@@ -17,24 +17,20 @@ import optax
 from jaxtyping import Array, PyTree
 from scipy.special import log_softmax
 from scipy.stats import median_abs_deviation
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, is_regressor
+from sklearn.base import ClassifierMixin, RegressorMixin, is_regressor
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import validate_data
 
 from nestax.chain.problem import Problem
-from nestax.errors import DivergenceWarning, ProblemError, SettingError, check_count, check_number
+from nestax.errors import ProblemError, SettingError, check_number
 from nestax.estimators.registry import as_estimator
-from nestax.loop.status import Status
-from nestax.parts.estimator import AbstractEstimator
 from nestax.parts.settings import Schedule, at
 from nestax.parts.step_rule import AbstractStep
-from nestax.run.minimize import minimize
 from nestax.run.result import Continuation, Result
-from nestax.sklearn.columns import check_spread, check_squares
-from nestax.sklearn.windows import with_jax
+from nestax.sklearn.columns import check_spread, check_squares, known_rows
+from nestax.sklearn.fitted import Fitted, warn_if_not_finite, with_jax
 
 #: Tables are filled up to a multiple of so many columns, so that similar ones share one program.
 COLUMNS = 16
@@ -73,18 +69,13 @@ def to_zero(count: Array, horizon: Array) -> Array:
     return 1 - count / horizon
 
 
-class LinearModel(BaseEstimator, abc.ABC):
+class LinearModel(Fitted, abc.ABC):
     """Scaling, weights and runs. A subclass knows its problem; a mixin below, what targets are."""
 
     l2: Any
     #: Settings that may be "auto".
     chosen: ClassVar[tuple[str, ...]] = ()
 
-    method: str | AbstractEstimator
-    max_iter: int
-    batch_size: int
-    learning_rate: float
-    random_state: Any
     n_features_in_: int
     objective_: float
 
@@ -92,8 +83,7 @@ class LinearModel(BaseEstimator, abc.ABC):
         check_number("l2", number_of(self, "l2"), "a number of at least 0", lambda x: 0 <= x < math.inf)
         rate = self.learning_rate
         check_number("learning_rate", rate, "a positive number", lambda x: 0 < x < math.inf)
-        check_count("max_iter", self.max_iter)
-        check_count("batch_size", self.batch_size)
+        super()._check_settings()
         if as_estimator(self.method).lr is not None:
             raise SettingError(
                 "method must leave its lr out, for the steps are those of Adam: set learning_rate."
@@ -122,8 +112,7 @@ class LinearModel(BaseEstimator, abc.ABC):
         width = -(-X.shape[1] // COLUMNS) * COLUMNS
         scores = self._begin_targets(y)
         self._w = {"slope": np.zeros((width, *scores)), "intercept": np.zeros(scores)}
-        self._seed = check_random_state(self.random_state).randint(2**31 - 1)
-        self.n_iter_ = self.samples_ = 0
+        self._begin_run()
 
     def _scaled(self, X: np.ndarray) -> np.ndarray:
         """The rows as the run sees them."""
@@ -145,28 +134,12 @@ class LinearModel(BaseEstimator, abc.ABC):
         fall: Any,
         carry: Continuation | None = None,
     ) -> Result:
-        """A run of the method from the weights of the problem; what it spends is counted."""
+        """Runs the method from the weights of the problem."""
         step = Adam(Schedule(fall, scale=self.learning_rate), jnp.asarray(float(self.n_features_in_)))
-        # What it warns about is said by the callers, as scikit-learn's users expect it.
-        with warnings.catch_warnings(action="ignore", category=DivergenceWarning):
-            result = minimize(
-                problem,
-                as_estimator(self.method),
-                step,
-                steps=steps,
-                seed=self._seed,
-                batch_size=self.batch_size,
-                record=[],
-                record_every=stride,
-                progress=False,
-                start=None if carry is None else with_jax(carry),
-            )
-        if result.status is Status.INTERRUPTED:
-            raise KeyboardInterrupt
-        if result.status is Status.NONFINITE:
-            warnings.warn(result.message, ConvergenceWarning, stacklevel=5)
-        self.n_iter_ += steps
-        self.samples_ += result.carry.cost.samples - (0 if carry is None else carry.cost.samples)
+        method = as_estimator(self.method)
+        start = with_jax(carry)
+        result = self._minimize(problem, method, step, steps=steps, stride=stride, carry=start)
+        warn_if_not_finite(result, 4)
         return result
 
     def _settle(self, w: PyTree) -> None:
@@ -216,9 +189,7 @@ class LinearScores(ClassifierMixin, LinearModel):
 
     def decision_function(self, X: Any) -> np.ndarray:
         """The score of the second of two classes, positive where it is predicted; else one a class."""
-        check_is_fitted(self, "coef_")
-        X = validate_data(self, X, dtype=np.float64, reset=False)
-        scores = X @ self.coef_.T + self.intercept_
+        scores = known_rows(self, X) @ self.coef_.T + self.intercept_
         return scores.ravel() if len(self.classes_) == 2 else scores
 
     def _begin_targets(self, y: np.ndarray) -> tuple[int, ...]:
@@ -283,9 +254,7 @@ class LinearRegressor(RegressorMixin, LinearModel):
 
     def predict(self, X: Any) -> np.ndarray:
         """The predicted target of every row."""
-        check_is_fitted(self, "coef_")
-        X = validate_data(self, X, dtype=np.float64, reset=False)
-        return X @ self.coef_ + self.intercept_
+        return known_rows(self, X) @ self.coef_ + self.intercept_
 
     @property
     def _loss(self) -> str:
@@ -297,9 +266,9 @@ class LinearRegressor(RegressorMixin, LinearModel):
         with np.errstate(over="ignore", invalid="ignore"):
             self._middle = float(np.median(y))
             # Where most targets are equal, the median deviation is 0.
-            spread: Any = median_abs_deviation(y, scale="normal")  # pyright: ignore[reportArgumentType]
-            self._spread = float(spread or y.std() or 1.0)
-        if not math.isfinite(self._middle + self._spread):
+            deviation: Any = median_abs_deviation(y, scale="normal")  # pyright: ignore[reportArgumentType]
+            self._unit = float(deviation or y.std() or 1.0)
+        if not math.isfinite(self._middle + self._unit):
             raise ProblemError(
                 f"y holds numbers of size {np.abs(y).max():.1e}, too large to compute with: divide it "
                 "by a power of ten."
@@ -307,7 +276,7 @@ class LinearRegressor(RegressorMixin, LinearModel):
         return ()
 
     def _targets(self, y: np.ndarray) -> np.ndarray:
-        targets = (y - self._middle) / self._spread
+        targets = (y - self._middle) / self._unit
         far = np.flatnonzero(np.abs(targets) > FAR * math.sqrt(jnp.finfo(jnp.result_type(float)).max))
         if far.size:
             raise ProblemError(
@@ -323,8 +292,8 @@ class LinearRegressor(RegressorMixin, LinearModel):
         return np.full(2, np.sqrt(risk))
 
     def _keep(self, coef: np.ndarray, intercept: np.ndarray) -> None:
-        self.coef_ = self._spread * coef
-        self.intercept_ = float(self._spread * intercept + self._middle)
+        self.coef_ = self._unit * coef
+        self.intercept_ = float(self._unit * intercept + self._middle)
 
 
 def number_of(model: Any, name: str) -> Any:

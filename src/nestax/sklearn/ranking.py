@@ -3,6 +3,7 @@
 It minimises ``nx.problems.average_precision`` or ``nx.problems.partial_auc`` for scaled features.
 """
 
+import dataclasses
 from typing import Any, Self
 
 import jax.numpy as jnp
@@ -23,6 +24,7 @@ def scores_of(w: dict[str, Array], x: Array) -> Array:
     return x @ w["slope"]
 
 
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
 class RankingClassifier(LinearScores):
     """A linear score that puts the rows of the second class first, where they are few.
 
@@ -40,12 +42,9 @@ class RankingClassifier(LinearScores):
         margin: of the hinge, for "average_precision"; positive, in units of the score.
         temperature: for "partial_auc"; positive, the smaller the more does the very top count.
         l2: strength of the penalty, for features with a standard deviation of one.
-        method: the name of a method for chains with blocks, or an estimator such as ``nx.SOX(0.1)``; its
-            estimate of the gradient goes into steps of Adam.
-        max_iter: steps of ``fit``, all of which are taken.
+        method: the name of a method for chains with blocks, or an estimator such as ``nx.SOX(0.1)``.
         batch_size: rows that a step compares with each of up to 16 rows of the second class.
-        learning_rate: about how far the first steps of Adam move a score; it falls to 0 along a line.
-        random_state: a seed, a generator or None, as everywhere in scikit-learn.
+        max_iter, learning_rate, random_state: of the run, as in ``TiltedClassifier``.
 
     Attributes:
         classes_: the two labels, sorted; the second is put first.
@@ -56,28 +55,13 @@ class RankingClassifier(LinearScores):
         n_features_in_, feature_names_in_: number of features, and their names if X is a frame.
     """
 
-    def __init__(
-        self,
-        *,
-        objective: str = "average_precision",
-        margin: float = 1.0,
-        temperature: float = 1.0,
-        l2: float = 0.001,
-        method: str | AbstractEstimator = "sox",
-        max_iter: int = 1_000,
-        batch_size: int = 16,
-        learning_rate: float = 0.05,
-        random_state: Any = None,
-    ):
-        self.objective = objective
-        self.margin = margin
-        self.temperature = temperature
-        self.l2 = l2
-        self.method = method
-        self.max_iter = max_iter
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.random_state = random_state
+    objective: str = "average_precision"
+    margin: float = 1.0
+    temperature: float = 1.0
+    l2: float = 0.001
+    method: str | AbstractEstimator = "sox"
+    max_iter: int = 1_000
+    learning_rate: float = 0.05
 
     def fit(self, X: Any, y: Any) -> Self:
         """Fits the score to rows X of two classes y."""

@@ -5,6 +5,7 @@
 over shares q of rows, or of groups with their mean losses: the problem of ``nx.problems.dro``.
 """
 
+import dataclasses
 import math
 from typing import Any, Self
 
@@ -27,13 +28,15 @@ DIVERGENCES = ("kl", "chi2", "cvar")
 REACH = 100.0
 
 
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
 class RobustModel(LinearModel):
     """What both estimators share: the divergence, the chain, and the worst case in closed form."""
 
-    divergence: str | AbstractDivergence
-    radius: float | None
-    penalty: float
-    tail: float
+    divergence: str | AbstractDivergence = "kl"
+    radius: float | None = 0.5
+    penalty: float = 0.05
+    tail: float = 0.1
+    method: str | AbstractEstimator = "scsc"
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> Self:
         """Fits the model to the rows X and their targets y.
@@ -81,8 +84,8 @@ class RobustModel(LinearModel):
 
     def _at_start(self, losses: np.ndarray, share: np.ndarray) -> tuple[AbstractDivergence, Dual]:
         """The divergence for losses of this size, and dual variables to begin with."""
-        own = jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(float)), self._given())
-        return own.start(_filled(losses), _filled(share))
+        divergence = jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(float)), self._given())
+        return divergence.start(_filled(losses), _filled(share))
 
     def _chain(self, rows: np.ndarray, targets: np.ndarray, member: np.ndarray | None) -> Problem:
         """The problem on these rows. Two rows, or two a group, make one of its shapes at first."""
@@ -141,10 +144,10 @@ class RobustModel(LinearModel):
         if not dual:
             return of(dual), {}
         (name,) = dual
-        spread = float(np.ptp(losses)) + self.penalty
-        low, high = (self.penalty, REACH * spread)
+        extent = float(np.ptp(losses)) + self.penalty
+        low, high = (self.penalty, REACH * extent)
         if name == "threshold":
-            low, high = (losses.min() - REACH * spread, losses.max())
+            low, high = (losses.min() - REACH * extent, losses.max())
 
         def risk(x: float) -> float:
             return of({name: jnp.asarray(x, jnp.result_type(float))})
@@ -152,12 +155,12 @@ class RobustModel(LinearModel):
         # Over several widths, so that its search does not end on a flat piece far away.
         near = float(dual[name])
         search: Any = minimize_scalar
-        found = [
-            search(risk, bounds=bounds, method="bounded", options={"xatol": 1e-6 * spread})
-            for bounds in ((low, high), (max(low, near - spread), min(high, near + spread)))
+        minima = [
+            search(risk, bounds=bounds, method="bounded", options={"xatol": 1e-6 * extent})
+            for bounds in ((low, high), (max(low, near - extent), min(high, near + extent)))
             if bounds[0] < bounds[1]
         ]
-        best = min(found, key=lambda one: one.fun)
+        best = min(minima, key=lambda minimum: minimum.fun)
         return float(best.fun), {name: float(best.x)}
 
 
@@ -172,7 +175,8 @@ def _risk(divergence: AbstractDivergence, losses: Any, share: Any, dual: Dual) -
     return divergence.risk(losses, share, dual)
 
 
-class RobustClassifier(LinearClassifier, RobustModel):
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
+class RobustClassifier(RobustModel, LinearClassifier):
     """Logistic regression that does well on the worst part of the rows, or on the worst group.
 
         F(w) = max over q near p of Σ q_i ℓ(w; z_i) + l2/2·‖slope‖²
@@ -188,12 +192,8 @@ class RobustClassifier(LinearClassifier, RobustModel):
             and should be small; for "cvar" it is the width of a smoothed corner.
         tail: for "cvar", the share of the rows that counts, in (0, 1).
         l2: strength of the penalty on slopes, for features with a standard deviation of one.
-        method: the name of a method, or an estimator such as ``nx.SMVR(beta=0.1)``; its estimate of
-            the gradient goes into steps of Adam.
-        max_iter: steps of ``fit``, all of which are taken.
         batch_size: rows that are drawn in a step, with groups members of each.
-        learning_rate: about how far the first steps of Adam move a score; it falls to 0 along a line.
-        random_state: a seed, a generator or None, as everywhere in scikit-learn.
+        method, max_iter, learning_rate, random_state: of the run, as in ``TiltedClassifier``.
 
     Attributes:
         classes_: the labels, sorted; of the type that they have in y.
@@ -205,33 +205,12 @@ class RobustClassifier(LinearClassifier, RobustModel):
         n_features_in_, feature_names_in_: number of features, and their names if X is a frame.
     """
 
-    def __init__(
-        self,
-        *,
-        divergence: str | AbstractDivergence = "kl",
-        radius: float | None = 0.5,
-        penalty: float = 0.05,
-        tail: float = 0.1,
-        l2: float = 0.01,
-        method: str | AbstractEstimator = "scsc",
-        max_iter: int = 2_000,
-        batch_size: int = 16,
-        learning_rate: float = 0.03,
-        random_state: Any = None,
-    ):
-        self.divergence = divergence
-        self.radius = radius
-        self.penalty = penalty
-        self.tail = tail
-        self.l2 = l2
-        self.method = method
-        self.max_iter = max_iter
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.random_state = random_state
+    l2: float = 0.01
+    learning_rate: float = 0.03
 
 
-class RobustRegressor(LinearRegressor, RobustModel):
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
+class RobustRegressor(RobustModel, LinearRegressor):
     """Least squares that does well on the worst part of the rows, or on the worst group.
 
         F(w) = max over q near p of Σ q_i r_i² + l2/2·‖slope‖²,   r = x·w − y
@@ -251,27 +230,5 @@ class RobustRegressor(LinearRegressor, RobustModel):
         dual_, n_iter_, samples_, n_features_in_, feature_names_in_: as in ``RobustClassifier``.
     """
 
-    def __init__(
-        self,
-        *,
-        divergence: str | AbstractDivergence = "kl",
-        radius: float | None = 0.5,
-        penalty: float = 0.05,
-        tail: float = 0.1,
-        l2: float = 0.001,
-        method: str | AbstractEstimator = "scsc",
-        max_iter: int = 2_000,
-        batch_size: int = 16,
-        learning_rate: float = 0.02,
-        random_state: Any = None,
-    ):
-        self.divergence = divergence
-        self.radius = radius
-        self.penalty = penalty
-        self.tail = tail
-        self.l2 = l2
-        self.method = method
-        self.max_iter = max_iter
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.random_state = random_state
+    l2: float = 0.001
+    learning_rate: float = 0.02

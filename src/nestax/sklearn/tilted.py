@@ -7,6 +7,7 @@ of ``nx.problems.hierarchical_term``, for scaled features. What is "auto" is cho
 the fits of the folds are full ones by a quasi-Newton method, of which many cost less than one run.
 """
 
+import dataclasses
 import math
 import warnings
 from typing import Any, Literal, Self
@@ -26,6 +27,7 @@ from nestax.parts.estimator import AbstractEstimator
 from nestax.parts.settings import Decay
 from nestax.problems.tilted.hierarchical_term import hierarchical_term
 from nestax.run.result import Continuation
+from nestax.sklearn.fitted import without_jax
 from nestax.sklearn.linear import (
     LinearClassifier,
     LinearModel,
@@ -37,7 +39,7 @@ from nestax.sklearn.linear import (
     to_zero,
 )
 from nestax.sklearn.tilted_rows import TiltedRows, tilted_mean
-from nestax.sklearn.windows import GroupsWindow, without_jax
+from nestax.sklearn.windows import GroupsWindow
 
 #: Most rows of a group that are kept for later calls of ``partial_fit`` in which it is absent.
 KEPT_ROWS = 512
@@ -57,7 +59,7 @@ SIGHT = 6.9
 class TiltedModel(LinearModel):
     """What both estimators share: groups, the chain and its runs."""
 
-    inner_tilt: float | Literal["auto"]
+    inner_tilt: Any
     outer_tilt: float
     balanced: bool
     tilt_: float
@@ -200,7 +202,8 @@ class TiltedModel(LinearModel):
         return y
 
 
-class TiltedClassifier(LinearClassifier, TiltedModel):
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
+class TiltedClassifier(TiltedModel, LinearClassifier):
     """Logistic regression for classes that are rare, mislabelled or both.
 
         F(w) = (1/t)·log Σ_g p_g e^{t R_g(w)} + l2/2·‖slope‖²,   R_g(w) = (1/τ)·log mean_g e^{τℓ(w; z)}
@@ -245,30 +248,13 @@ class TiltedClassifier(LinearClassifier, TiltedModel):
 
     chosen = ("inner_tilt", "l2")
 
-    def __init__(
-        self,
-        *,
-        inner_tilt: float | Literal["auto"] = "auto",
-        outer_tilt: float = 0.0,
-        balanced: bool = True,
-        l2: float | Literal["auto"] = "auto",
-        cv: int = 5,
-        method: str | AbstractEstimator = "smvr",
-        max_iter: int = 2_000,
-        batch_size: int = 16,
-        learning_rate: float = 0.1,
-        random_state: Any = None,
-    ):
-        self.inner_tilt = inner_tilt
-        self.outer_tilt = outer_tilt
-        self.balanced = balanced
-        self.l2 = l2
-        self.cv = cv
-        self.method = method
-        self.max_iter = max_iter
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.random_state = random_state
+    inner_tilt: float | Literal["auto"] = "auto"
+    outer_tilt: float = 0.0
+    balanced: bool = True
+    l2: float | Literal["auto"] = "auto"
+    cv: int = 5
+    method: str | AbstractEstimator = "smvr"
+    learning_rate: float = 0.1
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, groups: Any = None) -> Self:
         """About one pass over the rows X from where the call before ended, trackers included.
@@ -338,7 +324,8 @@ class TiltedClassifier(LinearClassifier, TiltedModel):
         return f"every row is predicted to be of class {self.classes_[likely[0]]}: {advice}"
 
 
-class TiltedRegressor(LinearRegressor, TiltedModel):
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
+class TiltedRegressor(TiltedModel, LinearRegressor):
     """Least squares that looks away from outliers, or at the worst of several groups.
 
         F(w) = (1/t)·log Σ_g p_g e^{t R_g(w)} + l2/2·‖slope‖²,   R_g(w) = (1/τ)·log mean_g e^{τr²}
@@ -362,26 +349,11 @@ class TiltedRegressor(LinearRegressor, TiltedModel):
 
     balanced = False
 
-    def __init__(
-        self,
-        *,
-        inner_tilt: float = -1.0,
-        outer_tilt: float = 10.0,
-        l2: float = 0.001,
-        method: str | AbstractEstimator = "smvr",
-        max_iter: int = 2_000,
-        batch_size: int = 16,
-        learning_rate: float = 0.02,
-        random_state: Any = None,
-    ):
-        self.inner_tilt = inner_tilt
-        self.outer_tilt = outer_tilt
-        self.l2 = l2
-        self.method = method
-        self.max_iter = max_iter
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.random_state = random_state
+    inner_tilt: float = -1.0
+    outer_tilt: float = 10.0
+    l2: float = 0.001
+    method: str | AbstractEstimator = "smvr"
+    learning_rate: float = 0.02
 
     def partial_fit(self, X: Any, y: Any, groups: Any = None) -> Self:
         """About one pass over the rows X from where the call before ended, trackers included.

@@ -61,15 +61,15 @@ class TiltedRows:
         if self.scores == 1:
             scores = np.column_stack([np.zeros(len(scores)), scores])
         total: Any = logsumexp(scores, axis=1, keepdims=True)
-        each = np.arange(len(self.y)), self.y
-        losses = total[:, 0] - scores[each]
+        targets = np.arange(len(self.y)), self.y
+        losses = total[:, 0] - scores[targets]
         slope = np.exp(scores - total)
-        slope[each] -= 1
+        slope[targets] -= 1
         risks = np.zeros(len(self.share))
         weight = np.zeros(len(losses))
         for g in range(len(risks)):
-            own = self.member == g
-            risks[g], weight[own] = _mean_and_weights(losses[own], tilt)
+            rows = self.member == g
+            risks[g], weight[rows] = _mean_and_weights(losses[rows], tilt)
         risk, outer = _mean_and_weights(risks, self.outer_tilt, self.share)
         weight *= outer[self.member]
         grad = self.rows.T @ (weight[:, None] * (slope[:, 1:] if self.scores == 1 else slope))

@@ -1,5 +1,6 @@
 """The proximal gradient step, w ← prox_{η r}(w − η v): projected descent where r is a feasible set."""
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -30,6 +31,12 @@ def step_of(estimator: AbstractEstimator, problem: Problem) -> AbstractStep:
     """The step rule that a method was published with; plain descent where it names none."""
     step = estimator.published_step(problem)
     return Descent(0.1 if estimator.lr is None else estimator.lr) if step is None else step
+
+
+def with_rate(estimator: AbstractEstimator, problem: Problem, lr: float | None) -> AbstractEstimator:
+    """Gives a method a learning rate if it has none of its own and takes plain gradient steps."""
+    plain = estimator.lr is None and isinstance(step_of(estimator, problem), Descent)
+    return dataclasses.replace(estimator, lr=lr) if plain else estimator
 
 
 def falling_beta() -> Schedule:

@@ -20,12 +20,17 @@ NEWTON_STEPS = 8
 ALMOST = 1e-10
 #: Without bounds and next to no risk, no gradient step would be too long.
 LONGEST = 1e6
-#: Smaller numbers are rounding error.
+#: Smaller numbers are rounding error; and most that weights in single precision miss a sum of one by.
 ROUNDING = 1e-16
+SINGLE = 1e-3
 #: Curvature that F is taken to have in every direction, as a share of that in all.
 FLAT = 1e-12
 #: A step that follows the slope alone crosses the simplex about so many times.
 REACH = 10.0
+#: A learning rate as a share of the inverse curvature.
+SHARE = 0.5
+#: How far the noise of one batch moves the weights, in a method whose noise does not fade.
+WANDER = 0.03
 
 
 class Optimum(NamedTuple):
@@ -84,6 +89,16 @@ class ExactPortfolio:
         """max <∇F(w), w − x> over the feasible x: at least F(w) − F*, because F is convex."""
         grad = self.grad(w)
         return max(float(grad @ (w - self.corner(grad))), 0.0)
+
+    def settle(self, w: np.ndarray) -> np.ndarray:
+        """Puts the weights of a run, in float64, inside their bounds and to a sum of one."""
+        w = np.clip(np.asarray(w, np.float64), self.low, self.high)
+        missing = 1 - w.sum()
+        if abs(missing) < SINGLE:  # weights at a bound stay there
+            room = (w - self.low) * (self.high - w)
+        else:  # the step was so long that the projection lost all digits
+            room = self.high - w if missing > 0 else w - self.low
+        return np.clip(w + missing * room / (room.sum() or 1), self.low, self.high)
 
     @property
     def least_variance(self) -> float:
@@ -214,3 +229,14 @@ class ExactPortfolio:
         curvature = self.risk * (top + tail / batch_size) / self.deviation(w)
         steepest = max(curvature, float(np.ptp(self.grad(w))) / REACH)
         return 1 / steepest if steepest > 0 else 1.0
+
+    def learning_rate(self, w: np.ndarray, batch_size: int) -> float:
+        """Returns a share of the inverse curvature near w."""
+        return SHARE * self.inverse_curvature(w, batch_size)
+
+    def noisy_learning_rate(self, w: np.ndarray, batch_size: int) -> float:
+        """Returns the same for gradients whose noise does not fade: sqrt(E|a|²/batch_size) for the mean
+        return, and λ times that for the deviation."""
+        noise = (1 + self.risk) * np.sqrt(self.noise / batch_size)
+        steady = self.learning_rate(w, batch_size)
+        return min(steady, float(WANDER / noise)) if noise > 0 else steady

@@ -129,7 +129,7 @@ def read_market(
     if constraint != "box" and bounds is not None:
         raise SettingError(f'bounds belong to constraint="box"; got constraint={constraint!r}.')
     if constraint == "box":
-        limits = _read_bounds(bounds, assets)
+        limits = read_bounds(bounds, assets)
         lower, upper = (jnp.asarray(limit, dtype) for limit in limits)
         project = Partial(projections.budget, lower=lower, upper=upper)
         oracle = Partial(linear_oracles.budget, lower=lower, upper=upper)
@@ -173,14 +173,15 @@ def table_of(returns: Any) -> np.ndarray:
     return rows
 
 
-def _read_bounds(bounds: Any, assets: int) -> tuple[np.ndarray, np.ndarray]:
+def read_bounds(bounds: Any, assets: int) -> tuple[np.ndarray, np.ndarray]:
+    """Reads the limits of the weights in float64, one number per asset."""
     try:
         low, high = bounds
         lower, upper = (np.broadcast_to(np.asarray(b, np.float64), assets) for b in (low, high))
     except (TypeError, ValueError):
         raise SettingError(
-            'constraint="box" needs bounds=(low, high), each a number or one number for each of the '
-            f"{assets} assets, such as (0, 0.1); got {bounds!r}."
+            "bounds must be (low, high), such as (0, 0.1), each a number or one number for each of the "
+            f"{assets} assets; got {bounds!r}."
         ) from None
     if not (np.isfinite(lower).all() and np.isfinite(upper).all() and (lower <= upper).all()):
         raise SettingError(f"bounds must be finite, low ≤ high; got {bounds!r}.")
