@@ -6,8 +6,8 @@ READY := $(VENV)/.ready
 # Exact versions, so that a change is all that changes. `make test CONSTRAINTS=` takes the newest instead.
 CONSTRAINTS ?= constraints.txt
 
-.PHONY: help demo test test-slow test-kills test-users test-typed test-torch test-benchmarks test-browser test-mutants test-matrix release-check docs gallery fuzz \
-	fuzz-short lint types constraints upgrade bench bench-torch portfolio-table portfolio-figures memory-table tracked-cox tracked-robust \
+.PHONY: help demo test test-slow test-kills test-users test-typed test-torch test-benchmarks test-browser test-mutants test-matrix release-check docs gallery \
+	fuzz fuzz-short lint types constraints upgrade bench bench-torch portfolio-table portfolio-figures memory-table tracked-cox tracked-robust \
 	tracked-ranking tracked-cost tilted-classifier ranking-peers robust-peers survival-sets reproduce rates autotune-table clean
 help:
 	@echo "make demo        solve a portfolio on made-up returns; leaves demo/report.html"
