@@ -7,7 +7,7 @@ import optax
 import pytest
 
 import nestax as nx
-from nestax.chain.tracing import Program, Traced, compute, origins_of, shapes_of, trace
+from nestax.chain.tracing import Program, Traced, bytes_made, compute, origins_of, shapes_of, trace
 
 X = jax.ShapeDtypeStruct((3,), jnp.float64)
 
@@ -79,6 +79,7 @@ def test_arrays_are_leaves_and_those_inside_jitted_functions_count():
     make = lambda table: lambda x: x + table
     one, other = trace(make(np.ones(3)), X), trace(make(np.full(3, 2.0)), X)
     assert jax.tree.structure(one) == jax.tree.structure(other)
+    assert isinstance(other.constants[0], jax.Array)  # and not once more on its way at every call
     np.testing.assert_array_equal(other(jnp.zeros(3)), np.full(3, 2.0))
     inside = lambda table: jax.jit(lambda x: x + table)
     one, other = trace(inside(np.ones(3)), X), trace(inside(np.full(3, 2.0)), X)
@@ -110,6 +111,23 @@ def test_shared_constants_are_one_array():
     one = trace(lambda x: x + table, X, shared=shared)
     other = trace(lambda x: x * table, X, shared=shared)
     assert one.constants[0] is other.constants[0]
+
+
+@pytest.mark.parametrize(
+    ("fn", "numbers"),
+    [
+        (lambda x, y: x * y + jnp.cos(y), (6, 9)),
+        (lambda x, y: jax.jit(lambda x: 2 * x)(x), (3, 0)),
+        (lambda x, y: jax.checkpoint(lambda x: 2 * jnp.sin(x))(x), (9, 0)),
+        (lambda x, y: jax.lax.scan(lambda c, _: (2 * c, None), x, length=5)[0], (18, 0)),
+        (lambda x, y: jax.lax.cond(True, lambda x: 2 * x, jnp.sin, x), (9, 0)),
+    ],
+)
+def test_bytes_of_what_depends_on_an_argument(fn, numbers):
+    """Inside calls, loops (every turn) and branches (all of them), and the results of these."""
+    jaxpr = jax.make_jaxpr(fn)(X, X).jaxpr
+    for marked, count in zip(((True, False), (False, True)), numbers, strict=True):
+        assert bytes_made(jaxpr, marked)[0] == 8 * count
 
 
 # Numbers as leaves

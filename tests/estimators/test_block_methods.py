@@ -10,6 +10,7 @@ from tests.support.compare import assert_same, flat
 from tests.support.drive import BATCH, STEPS
 
 import nestax as nx
+from nestax.parts.settings import at
 
 
 def follow(case, run, step_of_blocks):
@@ -54,6 +55,13 @@ def test_sox(outer):
     follow(case, run, step)
     table = run[2][-1].value[0]
     assert_same(table, np.stack([u[i] for i in range(M)]))
+
+
+def test_rates_of_sox_that_nobody_sets_follow_the_length_of_the_run():
+    problem = blocked("two_levels").problem
+    for steps, rate in ((100, 0.5), (400, 0.5), (10_000, 0.1)):
+        filled = nx.SOX().defaults(problem, steps, (BATCH, BATCH))
+        assert_same([at(filled.gamma, 7), at(filled.beta, 7)], [rate, rate])
 
 
 @pytest.mark.parametrize(("outer", "visit"), [(True, B), (False, B), (False, M)])

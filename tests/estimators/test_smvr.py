@@ -148,6 +148,11 @@ def test_ball(name, ball):
     np.testing.assert_array_equal(active.any(axis=0), tracked)
     assert not active.all(axis=0).any()
     assert_follows(run, transcript, case.problem)
+    assert_counts(run, active)
+
+
+def assert_counts(run, active):
+    """The records say at what share of the estimates so far each ball was active."""
     estimates = np.arange(1, len(active) + 1)[:, None]
     share = np.stack([e.aux["ball_active"] for e in run.estimate])
     assert_same(share * estimates, np.cumsum(active, axis=0), tolerance=1e-6)
@@ -182,6 +187,7 @@ def test_running_ball(name):
     assert active.any()
     assert not active.all(axis=0).any()
     assert_follows(run, transcript, case.problem)
+    assert_counts(run, active)
 
 
 def test_nothing_set_means_falling_rates_and_a_running_ball():
