@@ -145,6 +145,19 @@ def test_schedules_of_the_count_and_the_horizon(name, kind):
     assert np.abs(path - steps_in_numpy(name, kind, lambda c: settings)).max() > 1e-3
 
 
+def test_bounded_without_an_accuracy_takes_that_of_the_length_of_the_run():
+    path = steps_of(nx.steps.Bounded(0.3), "free")
+    assert_same(path, steps_in_numpy("Bounded", "free", lambda c: {"lr": 0.3, "eps": HORIZON**-0.5}))
+
+
+def test_numbers_of_an_optimiser_are_leaves():
+    def program(lr, first):
+        rule = as_step(optax.adagrad(lr, initial_accumulator_value=first))
+        return jax.tree.structure(rule.lifted(W0, lambda: {"value": jnp.zeros(())}))
+
+    assert program(0.1, 0.2) == program(0.3, 0.4)
+
+
 def test_bounded_meets_both_bounds():
     lengths = np.linalg.norm(GRADS, axis=1)
     assert 0 < np.sum(0.8 / lengths < 0.5) < STEPS
