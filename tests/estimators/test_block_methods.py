@@ -35,20 +35,24 @@ def G(case, w, u, draws, name):
     return g.J(w, draws[0][name]).T @ f.J(u, draws[1][name])[0]
 
 
-@pytest.mark.parametrize("outer", [True, False], ids=["outer draws", "outer exact"])
-def test_sox(outer):
-    case, gamma, beta = blocked("two_levels", outer=outer), 0.3, 0.2
+@pytest.mark.parametrize(
+    ("outer", "gamma", "beta"),
+    [(True, 0.3, 0.2), (False, 0.3, 0.2), (False, lambda t: 0.9 / (2 + t), lambda t: 0.6 / (1 + t))],
+    ids=["outer draws", "outer exact", "schedules"],
+)
+def test_sox(outer, gamma, beta):
+    case = blocked("two_levels", outer=outer)
     u, v = {}, [None]
 
     def step(t, w, visits):
         products, values = [], []
         for i, draws in visits:
             g = case.levels[0].f(w, draws[0]["value"])
-            u[i] = g if t == 0 else (1 - gamma) * u[i] + gamma * g
+            u[i] = g if t == 0 else u[i] + at(gamma, t) * (g - u[i])
             products.append(G(case, w, u[i], draws, "grad"))
             values.append(value_of(case, u[i], draws, "grad"))
         z = np.mean(products, axis=0)
-        v[0] = z if t == 0 else (1 - beta) * v[0] + beta * z
+        v[0] = z if t == 0 else v[0] + at(beta, t) * (z - v[0])
         return v[0], np.mean(values)
 
     run = drive_blocks(case, nx.SOX(gamma, beta))
