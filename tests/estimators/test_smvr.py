@@ -167,6 +167,17 @@ def test_one_radius_serves_all_levels():
     assert np.linalg.norm(one.grad - other.grad) > 1e-3
 
 
+@pytest.mark.parametrize("ball", ["frobenius", "spectral"])
+def test_a_jacobian_at_the_edge_of_its_ball_is_inside(ball):
+    problem = nx.Problem([nx.Level(lambda w, r: 2 * r * w[0], jnp.ones(4))], w0=jnp.ones(1))
+    batches = draws_at(problem, ("value",), 0, BATCH)
+    for radius, active in ((2.0, 0), (1.5, 1)):
+        method = nx.SMVR(beta=0.1, radius=radius, ball=ball)
+        estimate = compiled_init(method, problem, problem.w0, batches)[0]
+        assert_same(estimate.grad, [radius])
+        assert estimate.aux["ball_active"] == active
+
+
 @pytest.mark.parametrize("name", ["three_levels", "portfolio"])
 def test_running_ball(name):
     """Radius: a factor times the running mean size of earlier draws; the first is its own."""
