@@ -78,8 +78,11 @@ def waves_like(tree):
 def block_arithmetic(level, x):
     rows = None if level.deterministic else level.source.population()
     value, jac = level.value_and_jac(x, rows)
+    _, push, pull = level.value_and_maps(x, rows)
     return {
         "value": value,
+        "pushed": push(waves_like(x)),
+        "pulled": pull(waves_like(value)),
         "dense": jac.dense(),
         "push": jac.push(waves_like(x)),
         "pull": jac.pull(waves_like(value)),
@@ -122,8 +125,10 @@ def test_jacobian_blocks_are_those_of_the_flat_mean(name, weighted):
             assert_same(in_numpy.J(np.asarray(vector), draws), matrix)
         assert_same(flat(actual["value"]), value)
         assert_same(actual["dense"], matrix)
-        assert_same(flat(actual["push"]), matrix @ flat(waves_like(x)))
-        assert_same(flat(actual["pull"]), matrix.T @ flat(waves_like(actual["value"])))
+        for name in ("push", "pushed"):
+            assert_same(flat(actual[name]), matrix @ flat(waves_like(x)))
+        for name in ("pull", "pulled"):
+            assert_same(flat(actual[name]), matrix.T @ flat(waves_like(actual["value"])))
         assert_same(actual["square"], np.sum(matrix**2))
         assert_same(actual["scalable"], matrix)
         assert_same(actual["filled"], 2 * matrix)
