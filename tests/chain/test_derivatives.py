@@ -134,6 +134,20 @@ def test_jacobian_blocks_are_those_of_the_flat_mean(name, weighted):
         assert_same(actual["filled"], 2 * matrix)
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_a_pullback_per_draw_is_that_of_the_draw(name):
+    """Each with an adjoint of its own; a level without noise has as many of one kind."""
+    for level, _, x in levels_and_inputs(noisy(name)):
+        batch = None if level.deterministic else level.source.rows(jnp.asarray([4, 0, 2]))
+        each = [batch and level.source.rows(jnp.asarray([k])) for k in (4, 0, 2)]
+        value, pulls = level.value_and_pulls(x, batch, 3)
+        adjoints = [jax.tree.map(lambda y, k=k: k * y, waves_like(value)) for k in (1.0, -2.0, 0.5)]
+        actual = pulls(jax.tree.map(lambda *y: jnp.stack(y), *adjoints))
+        expected = [level.value_and_pull(x, one)[1](p) for one, p in zip(each, adjoints, strict=True)]
+        assert_same(flat(actual), flat(jax.tree.map(lambda *y: jnp.stack(y), *expected)))
+        assert_same(flat(value), flat(level.value(x, batch)))
+
+
 def blocks_of(level):
     x = level.shape.inputs.structs()
     return jax.eval_shape(lambda x: level.value_and_jac(x, level.source.population())[1], x)
