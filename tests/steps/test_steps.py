@@ -194,6 +194,10 @@ def test_rules_refuse_a_problem_without_what_they_need():
     with pytest.raises(nx.ProblemError):
         nx.steps.Descent(0.1).check(corners)
     nx.steps.FrankWolfe(0.1).check(corners)
+    with pytest.raises(nx.ProblemError, match="has a linear_oracle and no project"):
+        as_step(optax.sgd(0.1)).check(corners)
+    for kind in ("free", "simplex"):
+        as_step(optax.sgd(0.1)).check(problem(kind))
 
 
 # Linear oracles
