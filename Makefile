@@ -19,7 +19,7 @@ help:
 	@echo "make test-torch  the tests of what needs PyTorch or Flax, in an environment of their own"
 	@echo "make test-benchmarks   every program of benchmarks/ with tiny sizes"
 	@echo "make test-browser      pages in Chromium (apt install chromium chromium-driver) at three widths"
-	@echo "make test-mutants      faults put into the mathematics, one at a time: does a test notice? (an hour)"
+	@echo "make test-mutants      faults put into the mathematics, one at a time: does a test notice? (half an hour)"
 	@echo "make test-matrix some tests with the oldest and the newest versions of all dependencies"
 	@echo "make release-check     wheel and archive, built, looked into, and tried in an empty environment"
 	@echo "make docs        the site, into docs/_build/html, in an environment of its own"
