@@ -6,8 +6,8 @@ READY := $(VENV)/.ready
 # Exact versions, so that a change is all that changes. `make test CONSTRAINTS=` takes the newest instead.
 CONSTRAINTS ?= constraints.txt
 
-.PHONY: help demo test test-slow test-kills test-users test-typed test-torch test-benchmarks test-browser test-matrix release-check docs gallery fuzz \
-	fuzz-short lint types constraints upgrade bench bench-torch portfolio-table portfolio-figures memory-table tracked-cox tracked-robust \
+.PHONY: help demo test test-slow test-kills test-users test-typed test-torch test-benchmarks test-browser test-mutants test-matrix release-check docs gallery \
+	fuzz fuzz-short lint types constraints upgrade bench bench-torch portfolio-table portfolio-figures memory-table tracked-cox tracked-robust \
 	tracked-ranking tracked-cost tilted-classifier ranking-peers robust-peers survival-sets reproduce rates autotune-table clean
 help:
 	@echo "make demo        solve a portfolio on made-up returns; leaves demo/report.html"
@@ -19,6 +19,7 @@ help:
 	@echo "make test-torch  the tests of what needs PyTorch or Flax, in an environment of their own"
 	@echo "make test-benchmarks   every program of benchmarks/ with tiny sizes"
 	@echo "make test-browser      pages in Chromium (apt install chromium chromium-driver) at three widths"
+	@echo "make test-mutants      faults put into the mathematics, one at a time: does a test notice? (half an hour)"
 	@echo "make test-matrix some tests with the oldest and the newest versions of all dependencies"
 	@echo "make release-check     wheel and archive, built, looked into, and tried in an empty environment"
 	@echo "make docs        the site, into docs/_build/html, in an environment of its own"
@@ -89,6 +90,10 @@ test-benchmarks: $(READY)
 test-browser: $(READY)
 	$(BIN)/python -m pip install --quiet selenium
 	$(BIN)/python -m pytest -rs tests/report/test_browser.py
+
+# One fault at a time, in a copy of the tree. ARGS="--seed 1" tries others than those that are known.
+test-mutants: $(READY)
+	$(BIN)/python .ci/mutants $(ARGS)
 
 test-matrix:
 	$(PYTHON) .ci/matrix

@@ -79,6 +79,7 @@ def test_arrays_are_leaves_and_those_inside_jitted_functions_count():
     make = lambda table: lambda x: x + table
     one, other = trace(make(np.ones(3)), X), trace(make(np.full(3, 2.0)), X)
     assert jax.tree.structure(one) == jax.tree.structure(other)
+    assert isinstance(other.constants[0], jax.Array)  # and not once more on its way at every call
     np.testing.assert_array_equal(other(jnp.zeros(3)), np.full(3, 2.0))
     inside = lambda table: jax.jit(lambda x: x + table)
     one, other = trace(inside(np.ones(3)), X), trace(inside(np.full(3, 2.0)), X)

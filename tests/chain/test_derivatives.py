@@ -78,8 +78,11 @@ def waves_like(tree):
 def block_arithmetic(level, x):
     rows = None if level.deterministic else level.source.population()
     value, jac = level.value_and_jac(x, rows)
+    _, push, pull = level.value_and_maps(x, rows)
     return {
         "value": value,
+        "pushed": push(waves_like(x)),
+        "pulled": pull(waves_like(value)),
         "dense": jac.dense(),
         "push": jac.push(waves_like(x)),
         "pull": jac.pull(waves_like(value)),
@@ -122,11 +125,27 @@ def test_jacobian_blocks_are_those_of_the_flat_mean(name, weighted):
             assert_same(in_numpy.J(np.asarray(vector), draws), matrix)
         assert_same(flat(actual["value"]), value)
         assert_same(actual["dense"], matrix)
-        assert_same(flat(actual["push"]), matrix @ flat(waves_like(x)))
-        assert_same(flat(actual["pull"]), matrix.T @ flat(waves_like(actual["value"])))
+        for name in ("push", "pushed"):
+            assert_same(flat(actual[name]), matrix @ flat(waves_like(x)))
+        for name in ("pull", "pulled"):
+            assert_same(flat(actual[name]), matrix.T @ flat(waves_like(actual["value"])))
         assert_same(actual["square"], np.sum(matrix**2))
         assert_same(actual["scalable"], matrix)
         assert_same(actual["filled"], 2 * matrix)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_pullback_per_draw_is_that_of_the_draw(name):
+    """Each with an adjoint of its own; a level without noise has as many of one kind."""
+    for level, _, x in levels_and_inputs(noisy(name)):
+        batch = None if level.deterministic else level.source.rows(jnp.asarray([4, 0, 2]))
+        each = [batch and level.source.rows(jnp.asarray([k])) for k in (4, 0, 2)]
+        value, pulls = level.value_and_pulls(x, batch, 3)
+        adjoints = [jax.tree.map(lambda y, k=k: k * y, waves_like(value)) for k in (1.0, -2.0, 0.5)]
+        actual = pulls(jax.tree.map(lambda *y: jnp.stack(y), *adjoints))
+        expected = [level.value_and_pull(x, one)[1](p) for one, p in zip(each, adjoints, strict=True)]
+        assert_same(flat(actual), flat(jax.tree.map(lambda *y: jnp.stack(y), *expected)))
+        assert_same(flat(value), flat(level.value(x, batch)))
 
 
 def blocks_of(level):

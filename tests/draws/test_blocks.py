@@ -15,7 +15,8 @@ from tests.support.compiled import steps_memory
 from tests.support.drive import BATCH
 
 import nestax as nx
-from nestax.draws.blocks import subset
+from nestax.devices.spread import Spread, line_of
+from nestax.draws.blocks import mean_over_blocks, subset
 from nestax.loop.plan import Meter
 from nestax.parts.estimator import draw_batches
 from nestax.run.prepare import prepare
@@ -90,6 +91,30 @@ def test_exact_value_and_gradient():
         assert_same(eqx.filter_jit(problem.value)(w), value)
     each = [case.problem.block(m).value(w) for m in range(M)]
     assert_same(np.mean(each), value)
+
+
+def test_blocks_are_averaged_as_many_at_a_time_as_a_step_visits():
+    widths = []
+
+    @jax.custom_batching.custom_vmap
+    def fn(block):
+        return 1.0 * block
+
+    @fn.def_vmap
+    def _side_by_side(width, _, block):
+        widths.append(width)
+        return 1.0 * block, True
+
+    assert mean_over_blocks(nx.Blocks(np.ones((5, 3)), visit=2), fn) == 2.0
+    assert set(widths) == {2}
+
+
+def test_blocks_go_to_their_devices_and_their_lengths_to_all():
+    over = Spread(line_of(1, "blocks"), "blocks", "blocks")
+    there = nx.Blocks([np.arange(3.0), np.arange(2.0)], visit=1).spread_over(over, {})
+    assert there.data.shape == (2, 3)
+    assert there.data.sharding == over.split
+    assert there.counts.sharding == over.everywhere
 
 
 def ragged():

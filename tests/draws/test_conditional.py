@@ -66,12 +66,14 @@ def test_value_and_gradient_are_those_of_loops(options):
     assert problem.blocks.size == count.sum()
 
 
-def test_ranges_are_drawn_from_and_nothing_else():
+@pytest.mark.parametrize("ranges", [None, EVEN, RANGES])
+def test_all_rows_of_a_range_are_drawn_and_nothing_else(ranges):
     Z = np.arange(N, dtype=float)
-    source = nx.Conditional(np.arange(M, dtype=float), Z, visit=M, ranges=RANGES)
+    source = nx.Conditional(np.arange(M, dtype=float), Z, visit=M, ranges=ranges)
     visits = source.draw_in(jnp.arange(M), KEY, jnp.asarray(0), 200)
     drawn = np.asarray(jax.vmap(lambda v: source.batch(v).draws)(visits))
-    for m, (first, count) in enumerate(zip(*RANGES, strict=True)):
+    everything = (np.zeros(M, int), np.full(M, N))
+    for m, (first, count) in enumerate(zip(*(ranges or everything), strict=True)):
         assert set(drawn[m]) == set(range(first, first + count))
 
 

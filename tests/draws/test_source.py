@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import nestax as nx
-from nestax.draws.source import shuffled
+from nestax.draws.source import Batch, shuffled
 
 ROWS = np.arange(10.0)[:, None]
 
@@ -73,6 +73,27 @@ def test_a_sampler_draws_from_keys():
     first, second = draws(source, 2, 5)
     assert first.draws.shape == (5, 2)
     assert len(np.unique(np.concatenate([first.draws, second.draws]))) == 20
+
+
+@pytest.mark.parametrize(
+    ("size", "most", "groups"),
+    [
+        (64, 100, 16),  # never more than 16
+        (64, 4, 4),
+        (64, 1, 2),  # one group says nothing about how much groups differ
+        (18, 16, 9),
+        (22, 16, 11),
+        (23, 16, 23),  # does not divide well: every draw by itself
+        (46, 4, 46),
+        (46, 3, 2),
+        (254, 16, 254),
+        (257, 16, 1),
+        (514, 16, 2),
+    ],
+)
+def test_a_batch_in_groups_of_equal_size(size, most, groups):
+    cut = Batch(np.arange(float(size))).in_groups(most).draws
+    np.testing.assert_array_equal(cut, np.arange(float(size)).reshape(groups, size // groups))
 
 
 def test_groups_draw_one_member_of_each_and_count_both():

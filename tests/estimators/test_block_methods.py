@@ -10,6 +10,7 @@ from tests.support.compare import assert_same, flat
 from tests.support.drive import BATCH, STEPS
 
 import nestax as nx
+from nestax.parts.settings import at
 
 
 def follow(case, run, step_of_blocks):
@@ -34,20 +35,24 @@ def G(case, w, u, draws, name):
     return g.J(w, draws[0][name]).T @ f.J(u, draws[1][name])[0]
 
 
-@pytest.mark.parametrize("outer", [True, False], ids=["outer draws", "outer exact"])
-def test_sox(outer):
-    case, gamma, beta = blocked("two_levels", outer=outer), 0.3, 0.2
+@pytest.mark.parametrize(
+    ("outer", "gamma", "beta"),
+    [(True, 0.3, 0.2), (False, 0.3, 0.2), (False, lambda t: 0.9 / (2 + t), lambda t: 0.6 / (1 + t))],
+    ids=["outer draws", "outer exact", "schedules"],
+)
+def test_sox(outer, gamma, beta):
+    case = blocked("two_levels", outer=outer)
     u, v = {}, [None]
 
     def step(t, w, visits):
         products, values = [], []
         for i, draws in visits:
             g = case.levels[0].f(w, draws[0]["value"])
-            u[i] = g if t == 0 else (1 - gamma) * u[i] + gamma * g
+            u[i] = g if t == 0 else u[i] + at(gamma, t) * (g - u[i])
             products.append(G(case, w, u[i], draws, "grad"))
             values.append(value_of(case, u[i], draws, "grad"))
         z = np.mean(products, axis=0)
-        v[0] = z if t == 0 else (1 - beta) * v[0] + beta * z
+        v[0] = z if t == 0 else v[0] + at(beta, t) * (z - v[0])
         return v[0], np.mean(values)
 
     run = drive_blocks(case, nx.SOX(gamma, beta))
@@ -56,13 +61,34 @@ def test_sox(outer):
     assert_same(table, np.stack([u[i] for i in range(M)]))
 
 
-@pytest.mark.parametrize(("outer", "visit"), [(True, B), (False, B), (False, M)])
-def test_msvr(outer, visit):
-    case, gamma, beta = blocked("two_levels", outer=outer, visit=visit), 0.3, 0.2
-    factor = (M - visit) / (visit * (1 - gamma)) + (1 - gamma)
+def test_rates_of_sox_that_nobody_sets_follow_the_length_of_the_run():
+    problem = blocked("two_levels").problem
+    for steps, rate in ((100, 0.5), (400, 0.5), (10_000, 0.1)):
+        filled = nx.SOX().defaults(problem, steps, (BATCH, BATCH))
+        assert_same([at(filled.gamma, 7), at(filled.beta, 7)], [rate, rate])
+
+
+def factor_of(visit, rate):
+    """γ' of MSVR: what a difference counts for blocks that are visited now and then."""
+    return (M - visit) / (visit * (1 - rate)) + (1 - rate)
+
+
+@pytest.mark.parametrize(
+    ("outer", "visit", "gamma", "beta"),
+    [
+        (True, B, 0.3, 0.2),
+        (False, B, 0.3, 0.2),
+        (False, M, 0.3, 0.2),
+        (False, B, lambda t: 0.4 / (1 + t), lambda t: 0.6 / (1 + t)),
+    ],
+)
+def test_msvr(outer, visit, gamma, beta):
+    case = blocked("two_levels", outer=outer, visit=visit)
     tables, ws, v = [], [], [None]
 
     def step(t, w, visits):
+        rate = at(gamma, t)
+        factor = factor_of(visit, rate)
         new = dict(tables[-1]) if t else {}
         w_1, w_2 = (ws[-1], ws[-2] if t > 1 else ws[-1]) if t else (w, w)
         old, older = (tables[-1], tables[-2] if t > 1 else tables[-1]) if t else (None, None)
@@ -73,12 +99,12 @@ def test_msvr(outer, visit):
                 new[i] = g(w)
                 heads.append(G(case, w, new[i], draws, "value"))
             else:
-                new[i] = (1 - gamma) * old[i] + gamma * g(w) + factor * (g(w) - g(w_1))
+                new[i] = (1 - rate) * old[i] + rate * g(w) + factor * (g(w) - g(w_1))
                 heads.append(G(case, w_1, old[i], draws, "value"))
                 tails.append(G(case, w_2, older[i], draws, "value"))
             values.append(value_of(case, new[i], draws, "value"))
         head = np.mean(heads, axis=0)
-        v[0] = head if t == 0 else head + (1 - beta) * (v[0] - np.mean(tails, axis=0))
+        v[0] = head if t == 0 else head + (1 - at(beta, t)) * (v[0] - np.mean(tails, axis=0))
         tables.append(new)
         ws.append(w)
         return v[0], np.mean(values)
@@ -86,13 +112,15 @@ def test_msvr(outer, visit):
     follow(case, drive_blocks(case, nx.MSVR(gamma, beta)), step)
 
 
-def test_block_smvr():
+@pytest.mark.parametrize("setting", [0.3, lambda t: 0.6 / (1 + t)], ids=["number", "schedule"])
+def test_block_smvr(setting):
     """Three levels: γ' at the innermost, STORM at the second; adjoints of levels 2 and 3 tracked."""
-    case, beta = blocked("three_levels"), 0.3
-    factor = (M - B) / (B * (1 - beta)) + (1 - beta)
+    case = blocked("three_levels")
     u, p, ws = {}, {}, []
 
     def step(t, w, visits):
+        beta = at(setting, t)
+        factor = factor_of(B, beta)
         grads, values = [], []
         for m, xi in visits:
             f = lambda i, x, xi=xi: case.levels[i].f(x, xi[i]["value"])
@@ -116,7 +144,7 @@ def test_block_smvr():
         ws.append(w)
         return np.mean(grads, axis=0), np.mean(values)
 
-    run = drive_blocks(case, nx.BlockSMVR(beta))
+    run = drive_blocks(case, nx.BlockSMVR(setting))
     follow(case, run, step)
     table = run[2][-1].table
     assert_same(table.value[1], np.stack([u[m][1] for m in range(M)]))

@@ -63,6 +63,16 @@ def test_published():
     assert_follows(run, csaga(case, run.draws, descent(0.1)))
 
 
+def test_rows_that_do_not_count_equally_are_refused():
+    check = lambda level: nx.CSAGA().check(nx.Problem([level, nx.Level(jnp.square)], w0=1.0))
+    check(nx.Level(jnp.multiply, np.ones(3)))
+    weighted = nx.Level(jnp.multiply, nx.Population(np.ones(3), weights=[1, 2, 3]))
+    grouped = nx.Level(lambda w, rows: w * rows[0], nx.Groups([np.ones(3), np.ones(2)]))
+    for level in (weighted, grouped):
+        with pytest.raises(nx.ProblemError, match="CSAGA needs an inner level whose rows count equally"):
+            check(level)
+
+
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_rows_of_a_loop_of_ones_own_may_be_told_by_narrow_integers(dtype):
     data = jnp.linspace(0.0, 1.0, 200)

@@ -148,6 +148,11 @@ def test_ball(name, ball):
     np.testing.assert_array_equal(active.any(axis=0), tracked)
     assert not active.all(axis=0).any()
     assert_follows(run, transcript, case.problem)
+    assert_counts(run, active)
+
+
+def assert_counts(run, active):
+    """The records say at what share of the estimates so far each ball was active."""
     estimates = np.arange(1, len(active) + 1)[:, None]
     share = np.stack([e.aux["ball_active"] for e in run.estimate])
     assert_same(share * estimates, np.cumsum(active, axis=0), tolerance=1e-6)
@@ -160,6 +165,17 @@ def test_one_radius_serves_all_levels():
     one, many, other = start(0.5), start([0.5, 0.5, 0.5]), start([0.5, 0.5, 0.4])
     np.testing.assert_array_equal(one.grad, many.grad)
     assert np.linalg.norm(one.grad - other.grad) > 1e-3
+
+
+@pytest.mark.parametrize("ball", ["frobenius", "spectral"])
+def test_a_jacobian_at_the_edge_of_its_ball_is_inside(ball):
+    problem = nx.Problem([nx.Level(lambda w, r: 2 * r * w[0], jnp.ones(4))], w0=jnp.ones(1))
+    batches = draws_at(problem, ("value",), 0, BATCH)
+    for radius, active in ((2.0, 0), (1.5, 1)):
+        method = nx.SMVR(beta=0.1, radius=radius, ball=ball)
+        estimate = compiled_init(method, problem, problem.w0, batches)[0]
+        assert_same(estimate.grad, [radius])
+        assert estimate.aux["ball_active"] == active
 
 
 @pytest.mark.parametrize("name", ["three_levels", "portfolio"])
@@ -182,6 +198,7 @@ def test_running_ball(name):
     assert active.any()
     assert not active.all(axis=0).any()
     assert_follows(run, transcript, case.problem)
+    assert_counts(run, active)
 
 
 def test_nothing_set_means_falling_rates_and_a_running_ball():

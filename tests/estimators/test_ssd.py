@@ -5,6 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from tests.estimators.transcribe import (
     assert_follows,
     descent,
@@ -14,6 +15,7 @@ from tests.estimators.transcribe import (
     sgd,
     transcribe,
 )
+from tests.support.blocked import blocked
 from tests.support.cases import ROWS, Case, NumpyLevel, noisy, rng_of, sigmoid
 from tests.support.drive import STEPS, drive
 
@@ -106,3 +108,8 @@ def test_the_queries_lag_behind_the_weights():
     assert_follows(run, transcript)
     assert np.abs(run.grads[0] - straight[1][0]).max() < 1e-12
     assert np.abs(run.grads[-1] - straight[1][-1]).max() > 1e-3
+
+
+def test_blocks_are_refused_as_by_others():
+    with pytest.raises(nx.ProblemError, match=r"SSD knows no blocks: wrap it as nx.PerBlock"):
+        nx.SSD().check(blocked().problem)

@@ -11,7 +11,8 @@ import nestax as nx
 
 
 def storm(case, draws, k, c, offset, step=None):
-    """η_t = k/(offset + Σ‖∇f(x_s; ξ_s)‖²)^{1/3} and a_{t+1} = min(1, cη_t²), for the value too."""
+    """η_t = k/(offset + Σ‖∇f(x_s; ξ_s)‖²)^{1/3}, k a number or k(t), and a_{t+1} = min(1, cη_t²),
+    for the value too."""
     (f,), x, rows, rates, momenta = case.levels, case.w0, [], [], []
     total, x_old, d, value = 0.0, None, None, None
     for t, (xi,) in enumerate(draws):
@@ -20,7 +21,7 @@ def storm(case, draws, k, c, offset, step=None):
         a = min(1.0, c * rates[-1] ** 2) if t else 1.0
         d = grad if t == 0 else (1 - a) * (d - f.J(x_old, xi["value"])[0]) + grad
         value = f.f(x, xi["value"])[0] + (1 - a) * (value - f.f(x_old, xi["value"])[0] if t else 0.0)
-        rates.append(k / (offset + total) ** (1 / 3)), momenta.append(a)
+        rates.append((k(t) if callable(k) else k) / (offset + total) ** (1 / 3)), momenta.append(a)
         rows.append((x, d, value))
         x_old, x = x, step(t, x, d) if step else x - rates[-1] * d
     return rows, rates, momenta[1:]
@@ -39,6 +40,16 @@ def test_published():
     case = noisy("one_level")
     run = drive(case.problem, nx.STORM())
     rows, rates, _ = storm(case, run.draws, 0.1, 10.0, 0.1)
+    assert_follows(run, rows)
+    assert_same([estimate.aux["rate"] for estimate in run.estimate], rates)
+
+
+def test_schedule_is_asked_with_the_number_of_the_step():
+    case = noisy("one_level")
+    rate = lambda t: 0.2 / (1 + t)
+    run = drive(case.problem, nx.STORM(c=30.0, lr=rate))
+    rows, rates, momenta = storm(case, run.draws, rate, 30.0, 0.1)
+    assert min(momenta) < 0.9
     assert_follows(run, rows)
     assert_same([estimate.aux["rate"] for estimate in run.estimate], rates)
 

@@ -73,6 +73,11 @@ def test_draws_may_be_longer_than_the_data_of_the_level():
     assert_same(estimate.value, 2)
 
 
+def test_one_draw_is_a_batch():
+    estimate, _ = nx.Plain().init(PROBLEM, W, [{"value": nx.Batch(RETURNS[:1])}] * 2 + [{}])
+    assert np.isfinite(flat(estimate)).all()
+
+
 def test_the_form_names_the_passes_of_the_method():
     two_passes = nx.AdjointSMVR(beta=0.1, mode="fresh")
     with pytest.raises(

@@ -92,6 +92,21 @@ def test_adam_is_optax_adam_without_its_first_average():
     assert_same(updates_of(adam_type(LR, BETA, DELTA)), updates_of(optax.adam(LR, 0.0, 1 - BETA, DELTA)))
 
 
+@pytest.mark.parametrize(
+    ("make", "named"),
+    [
+        (adagrad_mean, {}),
+        (adam_type, {"beta": 0.01}),
+        (amsgrad_type, {"beta": 0.01}),
+        (adabound_type, {"beta": 0.01, "c_l": 0.01, "c_u": 100.0}),
+    ],
+)
+def test_numbers_that_nobody_sets(make, named):
+    """With small gradients, where all of them count; the lower bound of AdaBound has large ones."""
+    grads = np.outer([1.0, 3.0, 2.0], [1e-8, 1e-7, 1.0, 1e3, 0.0])
+    assert_same(updates_of(make(1.0), grads), updates_of(make(1.0, delta=1e-8, **named), grads))
+
+
 def test_without_correction_the_first_step_is_too_long():
     ratio = (
         updates_of(adam_type(LR, 0.01, 1e-12, False))[0, :4]

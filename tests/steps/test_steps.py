@@ -145,6 +145,19 @@ def test_schedules_of_the_count_and_the_horizon(name, kind):
     assert np.abs(path - steps_in_numpy(name, kind, lambda c: settings)).max() > 1e-3
 
 
+def test_bounded_without_an_accuracy_takes_that_of_the_length_of_the_run():
+    path = steps_of(nx.steps.Bounded(0.3), "free")
+    assert_same(path, steps_in_numpy("Bounded", "free", lambda c: {"lr": 0.3, "eps": HORIZON**-0.5}))
+
+
+def test_numbers_of_an_optimiser_are_leaves():
+    def program(lr, first):
+        rule = as_step(optax.adagrad(lr, initial_accumulator_value=first))
+        return jax.tree.structure(rule.lifted(W0, lambda: {"value": jnp.zeros(())}))
+
+    assert program(0.1, 0.2) == program(0.3, 0.4)
+
+
 def test_bounded_meets_both_bounds():
     lengths = np.linalg.norm(GRADS, axis=1)
     assert 0 < np.sum(0.8 / lengths < 0.5) < STEPS
@@ -181,6 +194,10 @@ def test_rules_refuse_a_problem_without_what_they_need():
     with pytest.raises(nx.ProblemError):
         nx.steps.Descent(0.1).check(corners)
     nx.steps.FrankWolfe(0.1).check(corners)
+    with pytest.raises(nx.ProblemError, match="has a linear_oracle and no project"):
+        as_step(optax.sgd(0.1)).check(corners)
+    for kind in ("free", "simplex"):
+        as_step(optax.sgd(0.1)).check(problem(kind))
 
 
 # Linear oracles

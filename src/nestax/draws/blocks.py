@@ -130,7 +130,7 @@ class AbstractBlocks(AbstractSource):
     @property
     def simulates(self) -> bool:
         """Whether every draw is made anew, from a key."""
-        return False
+        raise NotImplementedError
 
     def seen_of_all(self, *draw: PyTree) -> PyTree:
         """What a level is given for a draw in all blocks, side by side."""

@@ -17,6 +17,9 @@ import nestax.trees as trees
 from nestax.devices.spread import PARTS, Spread, at_place, check_divides, found_on
 from nestax.errors import ProblemError, check_setting, is_traced
 
+#: Into how many groups a batch is divided at most.
+GROUPS = 16
+
 
 class Batch(eqx.Module):
     """A stack of draws of one level: every leaf of ``draws`` has the batch as its leading axis.
@@ -37,14 +40,14 @@ class Batch(eqx.Module):
     def size(self) -> int:
         return jax.tree.leaves(self.draws)[0].shape[0]
 
-    def in_groups(self, most: int = 16) -> "Batch":
+    def in_groups(self, most: int = GROUPS) -> "Batch":
         """The same draws in groups of equal size, along a leading axis.
 
-        As many groups as go, but at most 16 and at most ``most``, if that is above one: the more there
-        are, the better is it known how much groups differ.
+        As many groups as go, but at most ``GROUPS`` and at most ``most``, if that is above one: the more
+        there are, the better is it known how much groups differ.
         """
         size = self.size
-        most = min(max(most, 2), 16)
+        most = min(max(most, 2), GROUPS)
         groups = max(g for g in range(1, min(size, most) + 1) if size % g == 0)
         if groups < 4 <= most and size <= 256:  # a batch that does not divide well: every draw by itself
             groups = size

@@ -33,7 +33,7 @@ class Exact(AbstractEstimator):
         return "population"
 
     def view(self, problem: Problem):
-        return super().view(problem) if problem.finite else problem
+        return super().view(problem) if problem.finite or problem.exact is None else problem
 
     def level_passes(self, problem: Problem):
         return super().level_passes(problem) if problem.finite else ({},) * len(problem.levels)
