@@ -7,16 +7,7 @@ import optax
 import pytest
 
 import nestax as nx
-from nestax.chain.tracing import (
-    Program,
-    Traced,
-    analyse,
-    bytes_made,
-    compute,
-    origins_of,
-    shapes_of,
-    trace,
-)
+from nestax.chain.tracing import Program, Traced, compute, origins_of, shapes_of, trace
 
 X = jax.ShapeDtypeStruct((3,), jnp.float64)
 
@@ -120,32 +111,6 @@ def test_shared_constants_are_one_array():
     one = trace(lambda x: x + table, X, shared=shared)
     other = trace(lambda x: x * table, X, shared=shared)
     assert one.constants[0] is other.constants[0]
-
-
-@pytest.mark.parametrize(
-    ("fn", "numbers"),
-    [
-        (lambda x, y: x * y + jnp.cos(y), (6, 9)),
-        (lambda x, y: jax.jit(lambda x: 2 * x)(x), (3, 0)),
-        (lambda x, y: jax.checkpoint(lambda x: 2 * jnp.sin(x))(x), (9, 0)),
-        (lambda x, y: jax.lax.scan(lambda c, _: (2 * c, None), x, length=5)[0], (18, 0)),
-        (lambda x, y: jax.lax.cond(True, lambda x: 2 * x, jnp.sin, x), (9, 0)),
-    ],
-)
-def test_bytes_of_what_depends_on_an_argument(fn, numbers):
-    """Inside calls, loops (every turn) and branches (all of them), and the results of these."""
-    jaxpr = jax.make_jaxpr(fn)(X, X).jaxpr
-    for marked, count in zip(((True, False), (False, True)), numbers, strict=True):
-        assert bytes_made(jaxpr, marked)[0] == 8 * count
-
-
-def test_bytes_of_a_draw_are_its_own_and_those_of_what_is_made_of_it():
-    fn = lambda x, draw: jnp.sin(x) @ (x * draw[0] + draw[1])
-    draw = (X, jax.ShapeDtypeStruct((), jnp.float64))
-    assert analyse(fn, X, draw).made == 8 * (3 + 1 + 3 + 3 + 1)  # both, x·draw, the sum, the product
-    many = jax.tree.map(lambda s: jax.ShapeDtypeStruct((5, *s.shape), s.dtype), draw)
-    each = jax.vmap(lambda x, draw: x * draw[0], in_axes=(None, 0))
-    assert analyse(each, X, many, draws=5).made == 8 * (3 + 1 + 3)
 
 
 # Numbers as leaves
