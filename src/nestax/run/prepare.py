@@ -121,7 +121,7 @@ def prepare(
         )
     if output == "random":  # drawn first: the run simply stops there
         total = begin + int(np.random.default_rng([seed, 0x7A0]).integers(steps))
-    courses = courses_of(problem, estimator, sizes, first_sizes)
+    courses = courses_of(problem, estimator, sizes, first_sizes) if streams_of(problem) else []
     problem = with_room(problem, courses) if courses else problem
     build, settings = grid or (None, ())
     if micro_batch is None:
