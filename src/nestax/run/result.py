@@ -217,7 +217,8 @@ def _nothing_differed(name: str, batches: int) -> str:
     most = min(1.0, 3 / batches)
     return (
         f"level {name!r}: in {batches:,} batches no two draws of its value differed, so its error is "
-        f"not known: at 95 % confidence an event in up to {100 * most:.3g} % of the batches may be missing."
+        f"not known: at 95 % confidence an event in up to {100 * most:.3g} % of the batches may "
+        "be missing."
     )
 
 
