@@ -115,3 +115,22 @@ def test_a_gap_says_more_than_a_tracked_value():
     known = nx.Problem(bowl().levels, jnp.asarray(2.0), optimum=0.0)
     warning, _ = warned(lambda: go(known, lr=1.3, record=["value", "gap"]))
     assert "the gap is" in str(warning.message)
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "said"),
+    [
+        ("exact_value", [1.0, 0.9, 1.2, 1.15, 1.3], True),
+        ("gap", [14.0, 16.0, 18.0, 20.0], True),
+        ("exact_value", [-1.0, -0.8, -0.8, -0.8], True),
+        ("exact_value", [1.0, 1.2, 1.05, 1.3], False),  # within a tenth of its start
+        ("exact_value", [1.0, 1.5, 1.5], False),  # two records may be a hill on the way
+        ("value", [1.0, 1.5, 1.5, 1.5], False),  # noise alone may do that
+    ],
+)
+def test_a_run_that_stays_above_its_start_says_so(name, column, said):
+    sentence = _ascent(name, range(len(column)), np.asarray(column))
+    assert (sentence is not None) is said
+    if said:
+        assert sentence.startswith("The run ended worse than it began: the ")
+        assert "nx.check(problem) tells whether few rows carry a mean" in sentence

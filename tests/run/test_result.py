@@ -122,6 +122,51 @@ def test_a_diagnosis_says_where_memory_did_not_pay():
     assert "derivative" not in sentence
 
 
+def rare(source):
+    """The square of a mean to which all rows seen so far add nothing."""
+    return nx.Problem(
+        [
+            nx.Level(lambda w, row: w + row, source, name="event"),
+            nx.Level(lambda w: (w - 1) ** 2, name="square"),
+        ],
+        jnp.asarray(2.0),
+    )
+
+
+@pytest.mark.parametrize(("steps", "share"), [(299, "1 %"), (1, "100 %")])
+def test_a_level_whose_draws_never_differed_has_no_known_error(steps, share, tmp_path):
+    rows = np.zeros(100_000)
+    rows[0] = 1.0
+    result = nx.minimize(rare(rows), nx.SelfTuning(), optax.sgd(0.1), steps=steps, batch_size=4)
+    assert np.isnan(result.records["believed_error"][:, 0]).all()
+    event, square = result.diagnosis.splitlines()
+    assert event.startswith(
+        f"level 'event': in {steps + 1:,} batches no two draws of its value differed"
+    )
+    assert f"at 95 % confidence an event in up to {share} of the batches may be missing." in event
+    assert "exact" in square
+    result.save(tmp_path / "run.safetensors")
+    assert nx.load(tmp_path / "run.safetensors").diagnosis == result.diagnosis
+    assert np.isnan(result.to_frame()["believed_error[0]"]).all()
+    assert result.plot(tmp_path / "run.png").axes
+
+
+def test_a_batch_of_all_rows_is_exact_though_its_draws_are_alike():
+    everything = nx.Population(np.zeros(8), replace=False)
+    settings = {"steps": 3, "batch_size": 8, "init_batch_size": 8}
+    result = nx.minimize(rare(everything), nx.SelfTuning(), optax.sgd(0.1), **settings)
+    assert result.diagnosis.splitlines()[0] == "level 'event': exact, so there is nothing to remember."
+
+
+def test_a_diagnosis_leaves_out_records_before_the_first_difference():
+    columns = ("believed_error", "plain_error", "believed_jac_error", "plain_jac_error")
+    numbers = (0.1, 1.0, np.nan, np.nan)
+    records = {name: np.full((6, 1), x) for name, x in zip(columns, numbers, strict=True)}
+    records["believed_error"][:4] = np.nan
+    sentence = diagnose(records | {"step": np.arange(6)}, ("inner",))[0]
+    assert sentence.startswith("level 'inner': memory paid.")
+
+
 def test_a_method_without_error_bars_says_so():
     problem = nx.problems.mean_deviation(nx.datasets.synthetic_returns(500, 3))
     result = nx.minimize(problem, nx.Plain(), optax.sgd(0.01), steps=5)

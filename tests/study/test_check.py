@@ -283,3 +283,121 @@ def test_a_level_with_a_generator_of_its_own_is_another_one_each_time(shape):
     assert any("level 'noisy' is another function each time" in words for words in report.problems)
     fixed = np.ones(shape)
     assert nx.check(problem(lambda: fixed), draws=16).ok
+
+
+# Means that few rows carry
+
+
+def outliers(penalty, far, dtype=np.float64, rows=2_000):
+    """Robust regression at weights of 0, with so many targets that are far out."""
+    rng = np.random.default_rng(0)
+    y = 0.3 * rng.normal(size=rows)
+    y[:far] = 4.0
+    X = rng.normal(size=(rows, 3))
+    return nx.problems.dro(dtype(X), dtype(y), "squared", nx.problems.KL(penalty), w0=np.zeros(3, dtype))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_mean_that_few_rows_carry_is_named(dtype):
+    report = nx.check(outliers(0.2, 3, dtype))
+    assert report.few == ("losses",)
+    assert report.ok
+    (sentence,) = report.advice
+    assert sentence.startswith(
+        "level 'losses': 3 of 2,000 rows carry 99 % of its mean; batches without them look free of "
+        "noise, and no memory of means helps: take a weaker tilt (a larger penalty or temperature)"
+    )
+    assert sentence.endswith("or all rows at times, nx.Exact() or nx.SnapshotSMVR().")
+    assert report.batch_size == 1024  # of two thousand rows that three carry
+    words = str(report)
+    assert "suggested batch size: 1024, which is not enough, as few rows carry a mean" in words
+    assert "removes that" not in words
+    assert "memory can bring that down" not in words
+    assert "nothing wrong was found" not in words
+    assert np.isnan(report.plain_bias)
+    # The draws that were looked at show none of it.
+    assert report.levels[0].noise < 100
+
+
+def test_one_row_carries_and_draws_of_a_simulator_are_called_draws():
+    assert (
+        "1 of 2,000 rows carries 99 % of its mean; batches without it"
+        in nx.check(outliers(0.2, 1)).advice[0]
+    )
+    value = nx.Sampler(lambda key: jax.random.normal(key))
+    burst = nx.Level(lambda w, z: w * jnp.exp(6 * z), value, name="burst", project=lambda u: u + 0)
+    problem = nx.Problem([burst, nx.Level(lambda u: u**2, name="square")], jnp.asarray(1.0))
+    (sentence,) = (s for s in nx.check(problem).advice if "carr" in s)
+    assert "of 512 draws looked at carr" in sentence
+    assert "nx.Exact()" not in sentence
+
+
+def test_weights_of_rows_count():
+    """A row of loss 0 but for one, which is drawn as often as all others together."""
+    rows = np.zeros(1_000)
+    rows[0] = 1.0
+    level = lambda data: nx.Level(lambda w, row: w * (0.01 + row), data, name="inner")
+    problem = lambda data: nx.Problem([level(data), nx.Level(lambda u: u**2)], jnp.asarray(1.0))
+    weights = np.where(rows > 0, 1e-3, 1.0)
+    assert nx.check(problem(rows + 0.0)).few == ()
+    assert nx.check(problem(100 * rows)).few == ("inner",)
+    assert nx.check(problem(nx.Population(100 * rows, weights=weights))).few == ()
+
+
+def class_balanced(share, rows=4_000):
+    """Mean losses of two classes, of which one is rare."""
+    rng = np.random.default_rng(0)
+    y = (np.arange(rows) < share * rows).astype(float)
+    X = rng.normal(size=(rows, 4)) + y[:, None]
+
+    def classes(w, row):
+        x, y = row
+        loss = jax.nn.softplus((1 - 2 * y) * (x @ w))
+        return jnp.stack([y * loss, y, (1 - y) * loss, 1 - y])
+
+    return nx.Problem(
+        [
+            nx.Level(classes, (X, y), name="classes"),
+            nx.Level(lambda u: u[0] / u[1] + u[2] / u[3], name="balanced"),
+        ],
+        jnp.zeros(4),
+    )
+
+
+def rare_class():
+    y = (np.arange(2_000) % 20 == 0).astype(int)
+    return np.random.default_rng(0).normal(size=(2_000, 4)) + 1.5 * y[:, None], y
+
+
+def survival():
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(300, 3)), rng.exponential(size=300), rng.uniform(size=300) < 0.5
+
+
+P = nx.problems
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: P.mean_deviation(nx.datasets.synthetic_returns(500, 3)),
+        lambda: P.mean_semideviation(nx.datasets.synthetic_returns(500, 3)),
+        lambda: P.mean_variance(nx.datasets.synthetic_returns(500, 3)),
+        lambda: P.log_utility(nx.datasets.synthetic_returns(500, 3)),
+        lambda: P.mean_cvar(nx.datasets.synthetic_returns(500, 3)),
+        lambda: P.term(*rare_class(), "logistic", 5.0),
+        lambda: P.hierarchical_term(P.groups_of(*rare_class())),
+        lambda: P.hierarchical_term(P.groups_of(*rare_class()), pooled=True),
+        lambda: P.dro(*rare_class(), "logistic", P.KL(0.05, 1.0)),
+        lambda: P.dro(*rare_class(), "logistic", P.ChiSquare(0.1, 0.5)),
+        lambda: P.dro(*rare_class(), "logistic", P.CVaR(0.05)),
+        lambda: P.cox(*survival()),
+        lambda: class_balanced(0.05),
+        lambda: class_balanced(0.003),
+        heavy,
+    ],
+)
+def test_ready_problems_raise_no_false_alarm(make):
+    report = nx.check(make())
+    assert report.few == ()
+    assert "carry" not in str(report)

@@ -21,13 +21,13 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from nestax.chain.jacobian import Jacobian, pull_through
+from nestax.chain.jacobian import Jacobian
 from nestax.chain.level import Level, Map
 from nestax.chain.problem import Problem
 from nestax.parts.error_bars import error_bars
 from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
 from nestax.parts.gains import Belief
-from nestax.parts.remembering import Before, Seen, draws_of, look, no_longer, norm
+from nestax.parts.remembering import Before, Seen, draws_of, gradient, look
 from nestax.parts.settings import choice
 
 #: Larger Jacobians, such as those of networks, are not remembered unless asked for.
@@ -118,11 +118,8 @@ class SelfTuning(AbstractEstimator):
             seen.append(here)
             value.append(level.project(here.value))
             new = value[-1]
-        grad = pull_through([one.pull for one in seen], value[-1])
-        if state is None:
-            usual = norm(grad)
-        else:
-            grad, usual = no_longer(grad, norm(pull_through(plain, mean)), state.usual, count)
+        tracked = [one.pull for one in seen], value[-1]
+        grad, usual = gradient(tracked, (plain, mean), state and state.usual, count)
         jac, believed = zip(*((one.jac, one.belief) for one in seen), strict=True)
         state = SelfTuningState(w, tuple(value), jac, believed, usual, first, count)
         return Estimate(value[-1], grad, {}), state

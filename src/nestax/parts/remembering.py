@@ -1,6 +1,7 @@
 """One level with gains that set themselves: what it remembers, and how that moves with a batch."""
 
 import functools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -120,14 +121,42 @@ def remember(
     return treedef.unflatten(tracked), mean, belief
 
 
-def no_longer(grad: PyTree, plain: Array, usual: Array, count: Array) -> tuple[PyTree, Array]:
-    """The gradient, cut to twice the length of plain ones, and their usual length after this step."""
-    rate = jnp.maximum(1 / (count + 1).astype(plain.dtype), RATE)
-    usual = smooth_root(usual, plain, rate)
-    most = LONGEST * jnp.maximum(usual, plain)
-    length = norm(grad)
-    share = jnp.minimum(1, most / jnp.where(length > 0, length, 1))
-    return jax.tree.map(lambda g: (g * share).astype(g.dtype), grad), usual
+def direction_and_length(pulls: Sequence[Map], like: Array) -> tuple[PyTree, Array]:
+    """J_1ᵀ⋯J_Kᵀ as a tree of length one, and its length.
+
+    A value at the edge of its range beside a Jacobian that is not makes a length beyond single
+    precision; what it is cut to is not.
+    """
+    adjoint = jnp.ones_like(like)
+    length = norm(adjoint)
+    for pull in reversed(pulls):
+        adjoint = pull(adjoint)
+        size = norm(adjoint)
+        unit = jnp.where(size > 0, size, 1)
+        adjoint = jax.tree.map(lambda x, unit=unit: (x / unit).astype(x.dtype), adjoint)
+        length = length * size
+    return adjoint, length
+
+
+def gradient(
+    tracked: tuple[Sequence[Map], Array],
+    plain: tuple[Sequence[Map], Array],
+    usual: Array | None,
+    count: Array,
+) -> tuple[PyTree, Array]:
+    """The tracked gradient, cut to twice the length of plain ones, and their usual length after it.
+
+    Without a usual length, at the start, both are the same gradient.
+    """
+    grad, length = direction_and_length(*tracked)
+    if usual is None:
+        usual = length
+    else:
+        _, of_plain = direction_and_length(*plain)
+        rate = jnp.maximum(1 / (count + 1).astype(of_plain.dtype), RATE)
+        usual = smooth_root(usual, of_plain, rate)
+        length = jnp.minimum(length, LONGEST * jnp.maximum(usual, of_plain))
+    return jax.tree.map(lambda g: (g * length).astype(g.dtype), grad), usual
 
 
 def draws_of(batches: Batches) -> Array:

@@ -14,6 +14,8 @@ from nestax.trees import as_host
 
 #: Columns that are to fall, those that are free of noise first.
 FALLING = {"exact_value": "exact value", "gap": "gap", "value": "tracked value"}
+#: A run whose last records are all above its start by this share of it has ended worse than it began.
+WORSE = 0.1
 
 
 def warn_if_diverged(result: Result) -> Result:
@@ -41,10 +43,11 @@ def warn_if_still(steps: int, before: PyTree, after: PyTree) -> None:
 
 
 def _ascent(name: str, steps: Sequence[int] | np.ndarray, column: np.ndarray) -> str | None:
-    """A sentence if a column that was to fall ended far above its start.
+    """A sentence if a column that was to fall ended far above its start, or stayed above it.
 
     Far is further than the start lies from zero, and further than the run had come down before. A
-    tracked value may be as far off by noise alone, so that its last records have to agree.
+    tracked value may be as far off by noise alone, so that its last records have to agree. Without
+    noise a tenth is enough, if the last records agree.
     """
     if len(column) < 2:
         return None
@@ -54,12 +57,18 @@ def _ascent(name: str, steps: Sequence[int] | np.ndarray, column: np.ndarray) ->
     lowest = float(column[best])
     far = first + max(abs(first), first - lowest)
     lately = column[1:][-max(3, len(column) // 4) :]
-    agreed = name != "value" or (np.min(lately) > first and np.median(lately) > far)
-    if not (last > far and agreed):
+    if name == "value":
+        above = last > far and np.min(lately) > first and np.median(lately) > far
+    else:
+        stayed = len(lately) >= 3 and np.min(lately) > first + WORSE * abs(first)
+        above = last > far or stayed
+    if not above:
         return None
+    how = "The run diverged" if last > far else "The run ended worse than it began"
     before = f", after {lowest:.4g} at step {int(steps[best]):,}" if best else ""
     return (
-        f"The run diverged: the {FALLING[name]} is {last:.4g} at step {int(steps[-1]):,} and was "
+        f"{how}: the {FALLING[name]} is {last:.4g} at step {int(steps[-1]):,} and was "
         f"{first:.4g} at step {int(steps[0]):,}, its start{before}. Lower the learning rate first; if "
-        "that does not help, enlarge the batch, or give noisy levels a project= onto their range."
+        "that does not help, enlarge the batch, or give noisy levels a project= onto their range; "
+        "nx.check(problem) tells whether few rows carry a mean."
     )

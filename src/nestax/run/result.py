@@ -182,14 +182,17 @@ def diagnose(records: dict[str, np.ndarray], levels: tuple[str, ...]) -> list[st
             "value_error where the population is finite."
         ]
     late = slice(len(records["step"]) // 2, None)
-    usual = {name: np.median(c[late], axis=0) for name, c in records.items() if c.ndim == 2}
     kinds = {
         "value": ("believed_error", "plain_error"),
         "derivative": ("believed_jac_error", "plain_jac_error"),
     }
     out = []
     for i, name in enumerate(levels):
-        bars = {what: (usual[own][i], usual[plain][i]) for what, (own, plain) in kinds.items()}
+        if np.isnan(records["believed_error"][-1, i]):
+            out.append(_nothing_differed(name, int(records["step"][-1]) + 1))
+            continue
+        usual = lambda column, i=i: _median(records[column][late, i])
+        bars = {what: (usual(own), usual(plain)) for what, (own, plain) in kinds.items()}
         bars = {what: pair for what, pair in bars.items() if np.isfinite(pair).all() and pair[1] > 0}
         if not bars:
             out.append(f"level {name!r}: exact, so there is nothing to remember.")
@@ -201,6 +204,22 @@ def diagnose(records: dict[str, np.ndarray], levels: tuple[str, ...]) -> list[st
             f"brackets a plain batch of the same size): {', '.join(words)}."
         )
     return out
+
+
+def _median(column: np.ndarray) -> float:
+    """Of the known entries: while no two draws have differed an error bar is NaN."""
+    known = column[np.isfinite(column)]
+    return float(np.median(known)) if known.size else np.nan
+
+
+def _nothing_differed(name: str, batches: int) -> str:
+    """What is known of an event that was in none of so many batches: the rule of three."""
+    most = min(1.0, 3 / batches)
+    return (
+        f"level {name!r}: in {batches:,} batches no two draws of its value differed, so its error is "
+        f"not known: at 95 % confidence an event in up to {100 * most:.3g} % of the batches may "
+        "be missing."
+    )
 
 
 def flat_columns(records: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -15,9 +15,11 @@ import nestax.trees as trees
 from nestax.chain.jacobian import pull_through
 from nestax.chain.level import Level
 from nestax.chain.problem import Problem
+from nestax.draws.source import Population
 from nestax.errors import check_count
 from nestax.parts.estimator import Batches, draw_batches
 from nestax.parts.plug_in import linearise, plug_in
+from nestax.parts.remembering import norm
 from nestax.programs import compute, trace
 from nestax.streams.feed import with_first_rows
 from nestax.study.evaluate import evaluate
@@ -32,6 +34,14 @@ REMOVES = "a method with memory removes that"
 REMOVES_ENDLESS = "no memory can remove that, and nx.Multilevel() does"
 #: Plain batches may do if their bias is surely below this share of the gradient.
 BEARABLE = 0.1
+#: The largest batch that is suggested.
+LARGEST_BATCH = 1024
+#: Few rows carry a mean if they are no more than these, or fewer than one in the largest batch.
+FEW = 32
+#: As long as they are a smaller share of all rows than this.
+RARE = 0.01
+#: Larger populations are looked at by draws alone.
+MOST_MEMBERS = 2**20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,9 +69,10 @@ class Report:
     exact_error: relative distance of the closed form ``exact=`` from the population, if given.
     batch_size: where the noise of a plain gradient is as large as the gradient itself, to the next
         power of two and at most 1,024. Methods with memory do well with less, plain ones need more.
+    few: names of levels whose mean is carried by few rows; no suggestion is enough for these.
     problems: sentences about what is wrong; empty if nothing is.
-    advice: sentences about levels that noise may carry out of their domain; a run may go well all the
-        same.
+    advice: sentences about levels that noise may carry out of their domain, and about those in ``few``;
+        a run may go well all the same.
     plain_bias: how far the mean gradient of plain batches, those of a method without memory, lies from
         the gradient, over the length of the latter; NaN if it could not be told. The batches have the
         size suggested, or an eighth of the draws if that is less.
@@ -71,6 +82,7 @@ class Report:
     levels: tuple[LevelCheck, ...]
     exact_error: float | None
     batch_size: int
+    few: tuple[str, ...]
     problems: tuple[str, ...]
     advice: tuple[str, ...]
     plain_bias: float
@@ -93,7 +105,8 @@ class Report:
     __repr__ = __str__
 
     def _sentences(self) -> list[str]:
-        lines = [f"suggested batch size: {self.batch_size}"]
+        rest = ", which is not enough, as few rows carry a mean: see below" if self.few else ""
+        lines = [f"suggested batch size: {self.batch_size}{rest}"]
         lines += [f"- {sentence}" for sentence in self.memory]
         if self.exact_error is not None:
             lines.append(f"closed form against the population: {self.exact_error:.1e}")
@@ -173,12 +186,31 @@ def check(problem: Problem, *, w: PyTree = None, draws: int = 512, seed: int = 0
     elif whole.exact is not None and whole.blocks is None:
         sentences += _contradicted(whole, w, draws, seed)
     scale = float(compute(_noise_scale, problem, w, batches))
-    batch_size = 2 ** math.ceil(math.log2(min(max(scale, 1.0), 1024.0))) if scale == scale else 1
-    plain_bias, memory = _memory(problem, w, batches, min(batch_size, max(1, draws // 8)), draws)
+    carried = {
+        level.name: Carried(np.asarray(rows), _members(level))
+        for level, rows in zip(problem.levels, compute(_contributions, problem, w, batches), strict=True)
+        if rows is not None
+    }
+    few = {name: rows for name, rows in carried.items() if rows.few}
+    advice += [rows.sentence(name) for name, rows in few.items()]
+    # Draws that lack these rows show none of the noise that they make.
+    scale = max([scale, *(rows.size / rows.effective for rows in few.values())])
+    batch_size = 1
+    if scale == scale:
+        batch_size = 2 ** math.ceil(math.log2(min(max(scale, 1.0), LARGEST_BATCH)))
+    size = min(batch_size, max(1, draws // 8))
+    plain_bias, memory = _memory(problem, w, batches, size, draws, tuple(few))
     if whole.endless:
         memory = tuple(words.replace(REMOVES, REMOVES_ENDLESS) for words in memory[:1])
     return Report(
-        tuple(findings), exact_error, batch_size, tuple(sentences), tuple(advice), plain_bias, memory
+        tuple(findings),
+        exact_error,
+        batch_size,
+        tuple(few),
+        tuple(sentences),
+        tuple(advice),
+        plain_bias,
+        memory,
     )
 
 
@@ -283,6 +315,7 @@ def _defined(level: Level, around: PyTree, batch: Any) -> Array:
 
 def _spread(rows: Array) -> Array:
     """Root mean square deviation of the rows, over the size of their mean."""
+    rows = rows / jnp.maximum(jnp.max(jnp.abs(rows)), jnp.finfo(rows.dtype).tiny)
     mean = rows.mean(axis=0)
     return jnp.sqrt(jnp.sum(jnp.var(rows, axis=0))) / jnp.maximum(jnp.linalg.norm(mean), 1e-30)
 
@@ -309,14 +342,9 @@ def _exact_error(problem: Problem, w: PyTree) -> Array:
 
 def _noise_scale(problem: Problem, w: PyTree, batches: Any) -> Array:
     """tr Cov(plain gradient of single draws) / ‖gradient‖², along the chain of batch means."""
-    inputs = []
-    pulls = []
-    x = w
-    for level, batch in zip(problem.levels, batches, strict=True):
-        inputs.append(x)
-        x, pull = level.value_and_pull(x, batch["value"])
-        x = level.project(x)
-        pulls.append(pull)
+    values, pulls = plug_in(problem, w, batches)
+    inputs = [w, *values[:-1]]
+    x = values[-1]
     count = max(b["value"].size for b in batches if b["value"] is not None)
 
     def single(k: Array) -> Array:
@@ -331,6 +359,90 @@ def _noise_scale(problem: Problem, w: PyTree, batches: Any) -> Array:
     each = jax.lax.map(single, jnp.arange(min(count, 256)), batch_size=64)
     total = jnp.sum(jnp.var(each, axis=0))
     return total / jnp.maximum(optax.tree.norm(gradient, squared=True), np.finfo(np.float32).tiny)
+
+
+# Means that few rows carry
+
+
+class Carried(NamedTuple):
+    """What every row adds to F through the mean of a level, without its sign.
+
+    members: whether these are all rows of a population; draws otherwise.
+    """
+
+    parts: np.ndarray
+    members: bool
+
+    @property
+    def size(self) -> int:
+        return len(self.parts)
+
+    @property
+    def shares(self) -> np.ndarray:
+        """The largest first; NaN if nothing can be told."""
+        parts = -np.sort(-self.parts.astype(np.float64))
+        with np.errstate(invalid="ignore"):
+            return parts / parts.sum()
+
+    @property
+    def effective(self) -> float:
+        """How many equal rows would be as noisy a mean."""
+        return float(1 / np.sum(self.shares**2))
+
+    @property
+    def few(self) -> bool:
+        return self.effective < min(max(FEW, self.size / LARGEST_BATCH), RARE * self.size)
+
+    def sentence(self, name: str) -> str:
+        some = math.ceil(self.effective)
+        percent = min(99, math.floor(100 * self.shares[:some].sum()))
+        rows = "rows" if self.members else "draws looked at"
+        carry, them = ("carries", "it") if some == 1 else ("carry", "them")
+        exact = ", or all rows at times, nx.Exact() or nx.SnapshotSMVR()" if self.members else ""
+        return (
+            f"level {name!r}: {some} of {self.size:,} {rows} {carry} {percent} % of its mean; batches "
+            f"without {them} look free of noise, and no memory of means helps: take a weaker tilt (a "
+            f"larger penalty or temperature), larger batches, weights that draw {them} "
+            f"more often{exact}."
+        )
+
+
+def _members(level: Level) -> bool:
+    source = level.source
+    return isinstance(source, Population) and not source.spread and source.size <= MOST_MEMBERS
+
+
+def _contributions(problem: Problem, w: PyTree, batches: Batches) -> list[Array | None]:
+    """What every row adds to F through every level, to first order; None where rows have no values."""
+    values, pulls = plug_in(problem, w, batches)
+    inputs = [w, *values[:-1]]
+    adjoint = jnp.ones_like(values[-1])
+    out: list[Array | None] = []
+    levels = zip(problem.levels, batches, inputs, pulls, strict=True)
+    for level, batch, x, pull in reversed(list(levels)):
+        known = None if level.batched or level.deterministic else batch["value"]
+        if known is not None and _members(level):
+            known = level.source.population()  # pyright: ignore[reportOptionalMemberAccess]
+        out.append(None if known is None else _parts(level, x, known, adjoint))
+        adjoint = pull(adjoint)
+    return out[::-1]
+
+
+def _parts(level: Level, x: PyTree, rows: Any, adjoint: PyTree) -> Array:
+    """Σ|p·f(x; row)| for every row, over the outputs that see it, in a unit of its own."""
+    noisy = level.shape.noisy
+    size = norm(adjoint)
+    unit = jnp.where(size > 0, size, 1)
+    slopes = [p / unit for p, sees in zip(jax.tree.leaves(adjoint), noisy, strict=True) if sees]
+
+    def of_row(k: Array) -> Array:
+        values = jax.tree.leaves(level.value(x, rows.part(k, 1)))
+        seen = [v for v, sees in zip(values, noisy, strict=True) if sees]
+        pairs = zip(slopes, seen, strict=True)
+        return sum((jnp.sum(jnp.abs(p * v)) for p, v in pairs), start=jnp.zeros(()))
+
+    each = jax.lax.map(of_row, jnp.arange(rows.size), batch_size=256)
+    return each if rows.weights is None else each * rows.weights
 
 
 # What memory gains
@@ -350,9 +462,12 @@ class PlainBatches(NamedTuple):
 
 
 def _memory(
-    problem: Problem, w: PyTree, batches: Batches, size: int, draws: int
+    problem: Problem, w: PyTree, batches: Batches, size: int, draws: int, few: tuple[str, ...]
 ) -> tuple[float, tuple[str, ...]]:
-    """The bias of plain batches of that size, NaN if it cannot be told, and what to say of memory."""
+    """The bias of plain batches of that size, NaN if it cannot be told, and what to say of memory.
+
+    Nothing of levels whose mean few rows carry: the draws that are looked at may have none of these.
+    """
     pairs = draws // (2 * size)
     if pairs < 2:  # one pair has no spread
         return math.nan, ()
@@ -360,12 +475,12 @@ def _memory(
     bias = float(found.bias)
     error = float(found.error)
     sentences = []
-    if math.isfinite(bias) and math.isfinite(error):
-        sentences.append(_about_bias(size, bias, error))
-    else:
+    if few or not (math.isfinite(bias) and math.isfinite(error)):
         bias = math.nan
+    else:
+        sentences.append(_about_bias(size, bias, error))
     for level, value, derivative in zip(problem.levels, found.value, found.derivative, strict=True):
-        if not level.deterministic:
+        if not level.deterministic and level.name not in few:
             off = {"value": float(value), "derivative": float(derivative)}
             sentences += _about_level(level.name, size, off)
     return bias, tuple(sentences)

@@ -178,6 +178,39 @@ def test_float32_and_losses_that_grow_stay_finite():
     assert np.isfinite(jax.grad(problem.levels[1].fn)(tracked)[0])
 
 
+def outliers(penalty, largest=20.0, dtype=np.float32, n=4_177):
+    """Regression from least squares, where one error in many is far out: one row carries the mean."""
+    rng = np.random.default_rng(0)
+    X = np.hstack([rng.normal(size=(n, 8)), np.ones((n, 1))])
+    errors = rng.standard_t(2, size=n)
+    errors -= X @ np.linalg.lstsq(X, errors)[0]
+    y = X @ rng.normal(size=9) + errors * np.sqrt(largest / np.max(errors**2))
+    w0 = np.linalg.lstsq(X, y)[0]
+    return P.dro(dtype(X), dtype(y), "squared", P.KL(penalty), w0=dtype(w0))
+
+
+@pytest.mark.filterwarnings("ignore::nestax.DivergenceWarning")
+@pytest.mark.parametrize("lr", [1e-3, 1e-2, 1e-1])
+@pytest.mark.parametrize("method", [nx.SelfTuning(), nx.Plain()])
+def test_a_row_that_carries_the_mean_overflows_nothing(method, lr):
+    """The least value of the mean is e⁻⁷¹: its logarithm is finite, and so is a gradient over it."""
+    problem = outliers(0.2)
+    run = nx.minimize(problem, method, optax.adam(lr), steps=300, batch_size=64, progress=False)
+    assert run.status is nx.Status.SUCCESS, run.message
+    assert np.isfinite(run.records["exact_value"]).all()
+
+
+def test_a_loss_of_zero_has_a_finite_logarithm_and_slope():
+    """The reference is as low as single precision allows: that is above its least number."""
+    problem = outliers(0.2)
+    level, risk = problem.levels
+    bound = level.project((jnp.asarray(0.0, jnp.float32), {}))
+    value, slope = jax.value_and_grad(risk.fn)(bound)
+    np.testing.assert_allclose(value, 0.0, atol=1e-5)
+    part = jnp.asarray(1e-6, jnp.float32)  # what a small gradient multiplies it with
+    np.testing.assert_allclose((part * bound[0]) * slope[0], 0.2 * part, rtol=1e-5)
+
+
 def test_a_second_divergence_of_the_same_kind_compiles_nothing():
     X, y, _ = data()
     run = lambda penalty: nx.minimize(

@@ -19,7 +19,14 @@ import numpy as np
 from jaxtyping import Array
 
 from nestax.errors import BELOW_ONE, ProblemError, check_setting
-from nestax.problems.tilted.tilting import largest_exponent, nonnegative, tilted, tilted_mean, untilted
+from nestax.problems.tilted.tilting import (
+    largest_exponent,
+    least_exponent,
+    nonnegative,
+    tilted,
+    tilted_mean,
+    untilted,
+)
 
 Dual = dict[str, Array]
 
@@ -91,8 +98,8 @@ class KL(AbstractDivergence):
             # λ = √(Var ℓ/2ρ) for a small ρ. The second moment is larger, so that exponents start small.
             scale = jnp.maximum(scale, jnp.sqrt(share @ losses**2 / (2 * self.radius)))
         risk = tilted_mean(losses, 1 / scale, share)
-        least = math.log(float(jnp.finfo(losses.dtype).tiny))
-        reference = jnp.minimum(risk, -least * self.penalty)  # e^{−c/λ} can be represented for all λ
+        # e^{−c/λ} can be represented for all λ.
+        reference = jnp.minimum(risk, -least_exponent(losses.dtype) * self.penalty)
         if bool((risk - reference) / scale > largest_exponent(losses.dtype)):
             raise ProblemError(
                 f"losses of {risk:.3g} at the start are too large for a penalty of {self.penalty:g} in "

@@ -34,6 +34,14 @@ def largest_exponent(dtype: Any) -> float:
     return math.log(float(jnp.finfo(dtype).max)) / 2
 
 
+def least_exponent(dtype: Any) -> float:
+    """Logarithm of the least number that can be multiplied by a small one and keep its digits.
+
+    At the least number itself an exponential comes out as 0, and its logarithm is infinite.
+    """
+    return math.log(float(jnp.finfo(dtype).tiny) / float(jnp.finfo(dtype).eps))
+
+
 def tilted(x: Array, *tilt: Array) -> Array:
     """e^{t(x − c)}, continued along its tangent where it would come near the largest number.
 
@@ -119,7 +127,7 @@ def make_tilt(t: float | None, start: Array, floor: float) -> Tilt:
     if t is None:
         return Tilt((), nonnegative)
     most = largest_exponent(start.dtype)
-    least = math.log(float(jnp.finfo(start.dtype).tiny))
+    least = least_exponent(start.dtype)
     c = jnp.minimum(start, (most if t < 0 else -least) / abs(t))
     exponent = t * (start - c)
     if bool(jnp.any((exponent > most) | (exponent + math.log(floor) < least))):
