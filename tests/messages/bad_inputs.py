@@ -231,7 +231,6 @@ CASES: dict[str, list[str]] = {
         'run(output="best")',
         "run(callback=3)",
         "run(callback=lambda record: 3)",
-        "run(held_out=ROWS)",
         "run(patience=-1)",
         "run(target_gap=1e-3)",
         "run(seconds=-1)",

@@ -1,6 +1,5 @@
 """A callback is called at every record, with its weights, and stops a run exactly where it says."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -217,7 +216,8 @@ def test_the_callback_of_a_sweep_sees_all_lanes_and_stops_all(problem):
 def test_held_out_values_are_recorded_and_change_nothing(problem):
     test = problem.with_data(mean=ROWS[:40], variance=ROWS[:40])
     weights = []
-    result = run(problem, held_out=test, callback=lambda record: weights.append(record.w))
+    watched = problem.replace(metrics={"held_out": test.value})
+    result = run(watched, callback=lambda record: weights.append(record.w))
     expected = [test.value(w) for w in weights]
     np.testing.assert_allclose(result.records.pop("held_out"), expected, rtol=1e-12)
     same(result, run(problem))
@@ -234,12 +234,11 @@ def test_patience_watches_what_is_held_out():
     problem, test = shaky()
     values = []
     stop = nx.minimize(
-        problem,
+        problem.replace(metrics={"held_out": test.value}),
         nx.Plain(),
         optax.sgd(0.02),
         steps=200,
         record_every=2,
-        held_out=test,
         patience=4,
         callback=lambda record: values.append(record["held_out"]),
     )
@@ -254,38 +253,20 @@ def test_patience_watches_what_is_held_out():
 def test_held_out_rows_are_part_of_a_checkpoint(tmp_path):
     problem, test = shaky()
 
-    def go(folder=None, **changes):
+    def go(folder=None, test=test, **changes):
         kept = {} if folder is None else {"checkpoint": folder, "resume": True}
-        settings = {"held_out": test, "patience": 4} | changes
-        return nx.minimize(
-            problem, nx.Plain(), optax.sgd(0.02), steps=200, record_every=2, **kept, **settings
-        )
+        watched = problem.replace(metrics={"held_out": test.value})
+        settings = {"steps": 200, "record_every": 2, "patience": 4} | changes
+        return nx.minimize(watched, nx.Plain(), optax.sgd(0.02), **kept, **settings)
 
     go(tmp_path, callback=lambda record: record["step"] == 20)
-    with pytest.raises(nx.SettingError, match="held_out"):
-        go(tmp_path, held_out=None)
+    with pytest.raises(nx.SettingError, match="another"):
+        go(tmp_path, test=problem.with_data(off=np.full(4, 1.5)))
     same(go(tmp_path), go())
 
 
-@pytest.mark.parametrize(
-    ("held_out", "words"),
-    [
-        (ROWS, "must be an nx.Problem"),
-        (nx.problems.mean_deviation(ROWS[:, :4]), "must have the weights of the problem"),
-        ("sampler", "needs rows in memory"),
-    ],
-    ids=["rows", "other weights", "no rows"],
-)
-def test_what_cannot_be_held_out_is_refused(problem, held_out, words):
-    if isinstance(held_out, str):
-        draws = nx.Sampler(lambda key: jax.random.normal(key, (5,)))
-        held_out = problem.with_data(mean=draws, variance=draws)
-    with pytest.raises(nx.SettingError, match=words):
-        run(problem, held_out=held_out)
-
-
 def test_patience_needs_something_to_watch(problem):
-    with pytest.raises(nx.SettingError, match="add 'value' to record, or give held_out"):
+    with pytest.raises(nx.SettingError, match="add 'value' to record, or 'held_out'"):
         run(problem, record=["grad_norm"], patience=3)
 
 

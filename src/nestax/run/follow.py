@@ -36,7 +36,6 @@ class Rules(NamedTuple):
     began, seconds: a time on the clock, and how long after it the run ends.
     target_gap, patience: of the records; ``monitor`` is the column that is to fall.
     callback: asked at every record.
-    held_out: a value of the weights that becomes a column of that name.
     """
 
     began: float = 0.0
@@ -45,12 +44,11 @@ class Rules(NamedTuple):
     patience: int | None = None
     monitor: str | None = None
     callback: Callable[[Record], bool | None] | None = None
-    held_out: Callable[[PyTree], Any] | None = None
 
     @property
     def look(self) -> bool:
-        """Whether a record can end the run, or needs the weights that it belongs to."""
-        asked = (self.target_gap, self.patience, self.callback, self.held_out)
+        """Whether a record can end the run, or is looked at."""
+        asked = (self.target_gap, self.patience, self.callback)
         return any(rule is not None for rule in asked)
 
     def late(self) -> str | None:
@@ -69,7 +67,7 @@ class Watch:
     def __init__(self, rules: Rules, compiled: Compiled):
         self.rules = rules
         self.compiled = compiled
-        self.reads = rules.held_out is not None
+        self.reads = False
         self.best = np.inf
         self.best_step = 0
         self.since = 0
@@ -115,8 +113,6 @@ class Watch:
             w = self.compiled.lane.output(at().carry)
             return jax.tree.map(np.array, w) if self.compiled.donates else w
 
-        if self.rules.held_out is not None:
-            rows[-1]["held_out"] = np.asarray(self.rules.held_out(weights()))
         self.note(rows[-1])
         why = self.met(rows)
         callback = self.rules.callback

@@ -10,7 +10,6 @@ import jax
 import numpy as np
 import optax
 from jax.sharding import Mesh
-from jaxtyping import Array, PyTree
 
 from nestax.chain.problem import Problem, is_drawn
 from nestax.checkpoints.fingerprint import described
@@ -23,14 +22,13 @@ from nestax.loop.chunks import At, Compiled
 from nestax.loop.plan import AVERAGES
 from nestax.parts.estimator import AbstractEstimator
 from nestax.parts.step_rule import AbstractStep, Method
-from nestax.programs import compiled as compiled_of
 from nestax.run.divergence import warn_if_diverged, warn_if_still
 from nestax.run.follow import Rules, follow
 from nestax.run.prepare import as_method, prepare
 from nestax.run.record import Record, check_callback
 from nestax.run.result import Continuation, Result
 from nestax.run.tune import autotune, found_method, self_tuning
-from nestax.trees import as_host, is_array, shapes_of
+from nestax.trees import as_host, shapes_of
 
 
 def minimize(
@@ -51,7 +49,6 @@ def minimize(
     seconds: float | None = None,
     target_gap: float | None = None,
     patience: int | None = None,
-    held_out: Problem | None = None,
     callback: Callable[[Record], bool | None] | None = None,
     progress: bool | None = None,
     checkpoint: str | Path | None = None,
@@ -87,10 +84,8 @@ def minimize(
         start: ``result.carry`` of an earlier run: continue it, without a draw at the start.
         seconds: stop after the first chunk that ends later than this, or while a stream is waited for.
         target_gap: stop at the first record whose gap F(w) − F* is no larger.
-        patience: stop after so many records without a new best value: that of ``held_out``, else the
-            exact value, else the tracked one.
-        held_out: the same problem on rows that the run does not see, for example
-            ``problem.with_data(loss=test)``; its value at every record is the column ``held_out``.
+        patience: stop after so many records without a new best value: that of the metric ``held_out`` if
+            the problem has one, else the exact value, else the tracked one.
         callback: called at every record with an ``nx.Record``: a dictionary of its columns, with the
             weights ``record.w`` and all records so far, ``record.records``. Returning True stops the
             run exactly there.
@@ -117,8 +112,6 @@ def minimize(
     if patience is not None:
         check_count("patience", patience)
     check_callback(callback)
-    if held_out is not None:
-        _check_held_out(problem, held_out)
     spread = spread_over(mesh, shard, ("rows", "blocks", "model"))
     spread = spread or problem.spread or spread_of_weights(problem.w0)
     keeper = None
@@ -173,12 +166,6 @@ def minimize(
     facts = {"run": "minimize", "seed": seed, "output": output, "record_every": run.stride}
     if output == "random":
         facts["steps"] = int(compiled.lane.horizon) - run.begin
-    value = None
-    if held_out is not None:
-        facts["held_out"] = [described(x) for x in jax.tree.leaves(held_out) if is_array(x)]
-        value = functools.partial(
-            compiled_of(_value, held_out, problem.start(jax.random.key(0))), held_out
-        )
     at = None
     if start is not None:
         at = At(_restored(compiled, start), start.step)
@@ -188,17 +175,16 @@ def minimize(
             facts["start"] = [described(x) for x in jax.tree.leaves(start.lane)]
             facts |= {"start step": start.step, "start rows": list(start.rows)}
     columns = compiled.lane.plan.columns
-    falling = ("exact_value", "value") if held_out is None else ("held_out",)
-    monitor = next((c for c in falling if c in (*columns, "held_out")), None)
+    monitor = next((c for c in ("held_out", "exact_value", "value") if c in columns), None)
     if patience is not None and monitor is None:
         raise SettingError(
-            "patience waits for a new best value, and none is recorded: add 'value' to record, or give "
-            "held_out."
+            "patience waits for a new best value, and none is recorded: add 'value' to record, or "
+            "'held_out' where the problem has such a metric."
         )
     ended = follow(
         run,
         start=at,
-        rules=Rules(began, seconds, target_gap, patience, monitor, callback, value),
+        rules=Rules(began, seconds, target_gap, patience, monitor, callback),
         keeper=keeper,
         facts=facts,
         progress=progress,
@@ -218,28 +204,6 @@ def minimize(
     if start is None and not is_drawn(problem.w0):
         warn_if_still(step, problem.w0, carry.w)
     return warn_if_diverged(result)
-
-
-def _value(problem: Problem, w: PyTree) -> Array:
-    return problem.value(w)
-
-
-def _check_held_out(problem: Problem, held_out: Any) -> None:
-    """Refuses what is no problem of the same weights with rows to average over."""
-    if not isinstance(held_out, Problem):
-        raise SettingError(
-            "held_out must be an nx.Problem, such as problem.with_data(loss=test); "
-            f"got {type(held_out).__name__}."
-        )
-    if held_out.shape != problem.shape:
-        raise SettingError(
-            f"held_out must have the weights of the problem, {problem.shape}; it has {held_out.shape}."
-        )
-    if not held_out.finite:
-        raise SettingError(
-            "held_out needs rows in memory for all of its levels, for it is evaluated at every record: "
-            "give it arrays instead of a Sampler or a Stream."
-        )
 
 
 def _restored(compiled: Compiled, start: Continuation) -> Any:
