@@ -76,7 +76,7 @@ def fingerprint(compiled: Compiled, steps: int, facts: dict[str, Any]) -> Finger
             if level.source.reader.own:
                 read_by = jax.process_count() if compiled.hosts.many else 1
                 parts[f"number of processes that read level {level.name!r}"] = read_by
-    for level, most in zip(lane.problem.levels, plan.micro_batch, strict=True):
+    for level, most in zip(lane.problem.levels, lane.micro_batch, strict=True):
         if most is not None:
             parts[f"micro_batch of level {level.name!r}"] = most
     parts["columns"] = list(plan.columns)

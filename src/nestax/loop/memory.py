@@ -10,7 +10,6 @@ import jax
 from nestax.chain.problem import Problem
 from nestax.devices.hosts import Hosts
 from nestax.errors import SettingError
-from nestax.loop.plan import level_sizes
 from nestax.parts.estimator import AbstractEstimator, first_batches
 
 #: Bytes that are worth a thought.
@@ -20,20 +19,6 @@ SHARE = 0.5
 
 #: For every level the most draws that are evaluated at once; None where all of a batch are.
 MicroBatch = tuple[int | None, ...]
-
-
-def asked_for(problem: Problem, sizes: tuple[int, ...], micro_batch: Any) -> MicroBatch:
-    """The parts that the user wants: one number, or a dictionary by level name."""
-    asked = level_sizes(problem, "micro_batch", micro_batch)
-    by_level = isinstance(micro_batch, dict)
-    for level, most, size in zip(problem.levels, asked, sizes, strict=True):
-        if most > (size if by_level else max(sizes)):
-            of = f" of level {level.name!r}" if by_level else ""
-            raise SettingError(
-                f"micro_batch{of} must be at most the batch_size, {size if by_level else max(sizes)}, "
-                f"which it is a part of; got {most}."
-            )
-    return tuple(most or None for most in asked)
 
 
 def parts_that_fit(
@@ -115,8 +100,8 @@ def _cut(
     if told:
         print(
             f"nestax: so many draws at a time, by level: {', '.join(told)}; all at once would hold "
-            f"about {gib(sum(need.values()))}{in_runs}, and {where} has {gib(free)} free. micro_batch= "
-            "sets other numbers.",
+            f"about {gib(sum(need.values()))}{in_runs}, and {where} has {gib(free)} free. Levels "
+            "with micro_batch= set other numbers.",
             file=sys.stderr,
         )
     return tuple(out)

@@ -55,6 +55,12 @@ class Lane(eqx.Module):
     horizon: Array
     plan: Plan = eqx.field(static=True)
 
+    @property
+    def micro_batch(self) -> tuple[int | None, ...]:
+        """For every level how many draws are evaluated at once; None where all of a batch are."""
+        pairs = zip(self.problem.levels, self.plan.micro_batch, strict=True)
+        return tuple(most or level.micro_batch for level, most in pairs)
+
     def ready(self, setting: PyTree) -> tuple[Problem, Method]:
         """Problem and method of this lane, with defaults filled in, in the dtype of w."""
         problem, method = self.problem, self.method

@@ -40,7 +40,6 @@ def minimize(
     samples: int | None = None,
     batch_size: int | dict[str, int] = 32,
     init_batch_size: int | dict[str, int] | None = None,
-    micro_batch: int | dict[str, int] | None = None,
     seed: int = 0,
     record_every: int | None = None,
     record: Sequence[str] | None = None,
@@ -70,9 +69,6 @@ def minimize(
         samples: budget of draws over all levels, the first batch included.
         batch_size: draws per level and step, one number or a dictionary by level name.
         init_batch_size: the same for the start; ten times ``batch_size`` by default.
-        micro_batch: evaluate at most so many draws of a batch at once, one number or a dictionary by
-            level name. By default batches are cut only where they would not fit into memory;
-            ``result.micro_batch`` tells.
         seed: from 0 to 2³² − 1; every draw is a function of the seed and the step.
         record_every: steps between records; a hundredth of the run by default.
         record: names of the columns; see ``nx.COLUMNS``. By default the tracked value, and the
@@ -144,7 +140,6 @@ def minimize(
         samples=samples,
         batch_size=batch_size,
         init_batch_size=init_batch_size,
-        micro_batch=micro_batch,
         record_every=record_every,
         record=record,
         gap=target_gap is not None,

@@ -15,7 +15,7 @@ from nestax.devices.spread import Spread, at_place, weights_in_pieces
 from nestax.errors import SettingError, check_count
 from nestax.loop.chunks import Compiled
 from nestax.loop.columns import choose_columns
-from nestax.loop.memory import asked_for, parts_that_fit
+from nestax.loop.memory import parts_that_fit
 from nestax.loop.plan import AVERAGES, Cost, Meter, draw_sizes, make_plan
 from nestax.loop.step import Lane
 from nestax.parts.estimator import AbstractEstimator
@@ -48,7 +48,7 @@ class Prepared(NamedTuple):
     def micro_batch(self) -> dict[str, int]:
         """How many draws are evaluated at once, of the levels whose batches are cut."""
         lane = self.compiled.lane
-        pairs = zip(lane.problem.levels, lane.plan.micro_batch, strict=True)
+        pairs = zip(lane.problem.levels, lane.micro_batch, strict=True)
         return {level.name: most for level, most in pairs if most is not None}
 
     def cost(self, step: int) -> Cost:
@@ -65,7 +65,6 @@ def prepare(
     samples: int | None = None,
     batch_size: int | dict[str, int],
     init_batch_size: int | dict[str, int] | None = None,
-    micro_batch: int | dict[str, int] | None = None,
     record_every: int | None = None,
     record: Sequence[str] | None = None,
     gap: bool = False,
@@ -85,7 +84,7 @@ def prepare(
         problem: the chain of levels.
         method: what runs; in a grid that of the first lane, which has the static facts of all.
         key: one key, or one per seed in a grid, or one per setting and seed.
-        steps, samples, batch_size, init_batch_size, micro_batch, record_every, record: as in
+        steps, samples, batch_size, init_batch_size, record_every, record: as in
             ``minimize``.
         gap: whether the gap is recorded in any case.
         output, seed: as in ``minimize``. With "random" the run ends after a number of steps that the
@@ -124,12 +123,9 @@ def prepare(
     courses = courses_of(problem, estimator, sizes, first_sizes) if streams_of(problem) else []
     problem = with_room(problem, courses) if courses else problem
     build, settings = grid or (None, ())
-    if micro_batch is None:
-        lanes = len(jax.tree.leaves(settings)[0]) * key.shape[-1] if grid else 1
-        lanes = lanes // spread.size if spread is not None and in_lanes else lanes
-        parts = parts_that_fit(problem, estimator, sizes, first_sizes, lanes, hosts)
-    else:
-        parts = asked_for(problem, sizes, micro_batch)
+    lanes = len(jax.tree.leaves(settings)[0]) * key.shape[-1] if grid else 1
+    lanes = lanes // spread.size if spread is not None and in_lanes else lanes
+    parts = parts_that_fit(problem, estimator, sizes, first_sizes, lanes, hosts)
     plan = make_plan(
         problem,
         estimator,

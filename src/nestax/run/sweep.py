@@ -168,7 +168,6 @@ def sweep(
     samples: int | None = None,
     batch_size: int | dict[str, int] = 32,
     init_batch_size: int | dict[str, int] | None = None,
-    micro_batch: int | dict[str, int] | None = None,
     record_every: int | None = None,
     record: Sequence[str] | None = None,
     callback: Callable[[Record], bool | None] | None = None,
@@ -193,7 +192,7 @@ def sweep(
         settings: columns of equal length, usually ``nx.grid(...)``.
         seeds: how many seeds, or a list of them; or a table with a row for every setting, which draws
             for every lane by itself.
-        steps, samples, batch_size, init_batch_size, micro_batch, record_every, record, progress: as in
+        steps, samples, batch_size, init_batch_size, record_every, record, progress: as in
             ``minimize``; a budget of samples is per lane.
         callback: as in ``minimize``; columns and weights have leading axes (settings, seeds). Returning
             True stops all lanes.
@@ -241,7 +240,6 @@ def sweep(
         samples=samples,
         batch_size=batch_size,
         init_batch_size=init_batch_size,
-        micro_batch=micro_batch,
         record_every=record_every,
         record=record,
         output=output,
