@@ -15,7 +15,7 @@ import optax
 from jaxtyping import Array, PyTree
 
 from nestax.parts.gains import first_belief, follow
-from nestax.parts.remembering import no_longer
+from nestax.parts.remembering import LONGEST, RATE
 
 #: λ of the robust loss λ log E exp(ℓ/λ).
 SOFTNESS = 5.0
@@ -162,8 +162,10 @@ def self_tuning(each: Each, optimizer: optax.GradientTransformation) -> Loop:
         u = in_range(found[0])
         size = optax.tree.norm(jac)
         plain = size * slope(in_range(jnp.mean(groups)))
-        share, usual = no_longer(slope(u) * size, plain, state["usual"], count)
-        grad = optax.tree.scale(share / size, jac)
+        rate = jnp.maximum(1 / (count + 1), RATE)
+        usual = jnp.sqrt((1 - rate) * state["usual"] ** 2 + rate * plain**2)
+        cut = jnp.minimum(slope(u) * size, LONGEST * jnp.maximum(usual, plain))
+        grad = optax.tree.scale(cut / size, jac)
         return after | {"u": u, "grad": grad, "belief": belief, "usual": usual, "count": count}
 
     return Loop(start, step)

@@ -70,10 +70,10 @@ class Run(eqx.Module):
         every = jax.vmap(seeds, in_axes=(0, apart, 0, apart))
         return every(self.settings, self.key, carry, draws)
 
-    def start(self) -> tuple[Array, ...]:
+    def start(self) -> tuple[Any, ...]:
         """The first carry of every lane."""
 
-        def start(setting: PyTree, key: Array, *_: None) -> tuple[Array, ...]:
+        def start(setting: PyTree, key: Array, *_: None) -> tuple[Any, ...]:
             return self.packing.pack(self.functions.start(self.arrays, setting, key))
 
         return self.lanes(start)

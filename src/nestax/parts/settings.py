@@ -93,7 +93,7 @@ def as_setting(value: Any) -> Any:
         return value
 
 
-def at(setting: Any, count: Array) -> Any:
+def at(setting: Any, count: Array | int) -> Any:
     """The value of a setting at the estimator's own count: settings are numbers or schedules."""
     if setting is None:
         raise SettingError(
@@ -130,7 +130,7 @@ class Schedule(eqx.Module):
     scale: Any = eqx.field(default=None, converter=lambda x: None if x is None else jnp.asarray(x))
     asks: bool | None = eqx.field(default=None, static=True)
 
-    def __call__(self, count: Array) -> Array:
+    def __call__(self, count: Array | int) -> Array:
         numbers = [count] if self.horizon is None else [count, self.horizon]
         value = self.fn(*(jnp.asarray(n, count_dtype(self.dtype)) for n in numbers))
         value = jnp.asarray(value, self.dtype)
@@ -148,7 +148,7 @@ class Decay(eqx.Module):
     exponent: float = eqx.field(static=True)
     offset: float = eqx.field(default=100.0, static=True)
 
-    def __call__(self, count: Array) -> Array:
+    def __call__(self, count: Array | int) -> Array:
         return (1 + count / self.offset) ** -self.exponent
 
 

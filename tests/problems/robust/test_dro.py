@@ -193,7 +193,7 @@ def outliers(penalty, largest=20.0, dtype=np.float32, n=4_177):
 @pytest.mark.parametrize("lr", [1e-3, 1e-2, 1e-1])
 @pytest.mark.parametrize("method", [nx.SelfTuning(), nx.Plain()])
 def test_a_row_that_carries_the_mean_overflows_nothing(method, lr):
-    """The least value of the mean is e⁻⁷¹: its logarithm is finite, and so is a gradient over it."""
+    """The least value of the mean is e⁻⁸⁰: its logarithm is finite, and so is a gradient over it."""
     problem = outliers(0.2)
     run = nx.minimize(problem, method, optax.adam(lr), steps=300, batch_size=64, progress=False)
     assert run.status is nx.Status.SUCCESS, run.message
@@ -207,7 +207,7 @@ def test_a_loss_of_zero_has_a_finite_logarithm_and_slope():
     bound = level.project((jnp.asarray(0.0, jnp.float32), {}))
     value, slope = jax.value_and_grad(risk.fn)(bound)
     np.testing.assert_allclose(value, 0.0, atol=1e-5)
-    part = jnp.asarray(1e-6, jnp.float32)  # what a small gradient multiplies it with
+    part = jnp.asarray(1e-3, jnp.float32)  # what a small gradient multiplies it with
     np.testing.assert_allclose((part * bound[0]) * slope[0], 0.2 * part, rtol=1e-5)
 
 

@@ -35,11 +35,11 @@ def largest_exponent(dtype: Any) -> float:
 
 
 def least_exponent(dtype: Any) -> float:
-    """Logarithm of the least number that can be multiplied by a small one and keep its digits.
+    """Logarithm of a number that can be multiplied by one of a thousandth and keep its digits.
 
     At the least number itself an exponential comes out as 0, and its logarithm is infinite.
     """
-    return math.log(float(jnp.finfo(dtype).tiny) / float(jnp.finfo(dtype).eps))
+    return math.log(float(jnp.finfo(dtype).tiny) * 2**10)
 
 
 def tilted(x: Array, *tilt: Array) -> Array:
