@@ -50,6 +50,45 @@ class Saved(NamedTuple):
     message: str
 
 
+class NoKeeper:
+    """Keeps nothing: the twin of ``Keeper`` for a run without a folder."""
+
+    where = ""
+
+    def at_work(self) -> contextlib.AbstractContextManager[None]:
+        """Holds no folder."""
+        return contextlib.nullcontext()
+
+    def find(
+        self, compiled: Compiled, begin: int, stride: int, total: int, facts: dict[str, Any]
+    ) -> Saved | None:
+        """Finds no run."""
+        return None
+
+    def visit(self, at: At, rows: list[dict[str, Any]], finite: Any, left: list[Any]) -> str | None:
+        """Saves nothing, and stops no run."""
+        return None
+
+    def close(
+        self,
+        at: At,
+        rows: list[dict[str, Any]],
+        finite: Any,
+        left: list[Any],
+        status: Status,
+        message: str,
+    ) -> str:
+        """Returns the message as it is."""
+        return message
+
+    def note(self, name: str, facts: dict[str, Any]) -> None:
+        """Writes nothing down."""
+
+    def noted(self, name: str) -> dict[str, Any] | None:
+        """Finds no note."""
+        return None
+
+
 class Keeper:
     """Is called between chunks: saves the run if it is time, and tells whether it must stop.
 
