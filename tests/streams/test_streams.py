@@ -663,7 +663,7 @@ def test_shares_of_processes_joined_are_all_rows_in_their_order(processes, own):
             rows = local * processes + number if own else local
             joined[number * held : number * held + many] = rows
             assert [first + share.offset(first, count, k) for k in range(many)] == rows.tolist()
-        index = Share(0, processes, own).places(first, count, held)
+        index = Share(0, processes, own).indices(first, count, held)
         assert joined[index].tolist() == list(range(first, first + count))
 
 

@@ -255,7 +255,7 @@ class Keeper:
         facts = found.facts
         step = facts["step"]
         status = facts["status"]
-        carry = found.groups["carry"] | self._load_pieces(facts.get("pieces"))
+        carry = found.groups.get("carry", {}) | self._load_pieces(facts.get("pieces"))
         finite = found.groups["lanes"]["finite"]
         left = list(found.groups.get("left", {}).values())
         # A shorter last stride belongs to an end that is none if the run goes on.
@@ -277,8 +277,7 @@ class Keeper:
         )
         if not fits:
             raise ValueError
-        if compiled.feed is not None:
-            compiled.feed.go_to(step, facts["stream"])
+        compiled.feed.go_to(step, facts["stream"])
         at = At(compiled.given(carry), step)
         return Saved(at, rows, finite, left, status and Status[status], facts["message"])
 
@@ -325,7 +324,6 @@ class Keeper:
     def _save(self, run: Saved) -> str | None:
         """Writes everything down; returns a sentence if that was not possible."""
         step = run.at.step
-        feed = self.compiled.feed
         carry = self.compiled.taken(run.at.carry)
         pieces = {name: carry.pop(name) for name in self.pieces}
         groups = {
@@ -338,7 +336,7 @@ class Keeper:
             "step": step,
             "status": run.status and run.status.name,
             "message": run.message,
-            "stream": feed and feed.place(step),
+            "stream": self.compiled.feed.position(step),
             "fingerprint": self.fingerprint.parts,
             "made with": made_with(),
         }
