@@ -62,14 +62,8 @@ class BlockSMVR(AbstractEstimator):
         memory="values, adjoints per block",
         certainty="an extension of MSVR to many levels; INFERRED",
     )
-
-    @property
-    def passes(self):
-        return {"value": Calls(2, 0), "grad": Calls(0, 2)}
-
-    @property
-    def outer_passes(self):
-        return {"grad": Calls(1, 2)}
+    passes: ClassVar = {"value": Calls(2, 0), "grad": Calls(0, 2)}
+    outer_passes: ClassVar = {"grad": Calls(1, 2)}
 
     def level_passes(self, problem: Problem):
         if len(problem.levels) == 1:

@@ -51,10 +51,7 @@ class CIVR(Restarting):
         "NestedSPIDER",
         True,
     )
-
-    @property
-    def passes(self):
-        return {"value": Calls(2, 2)}
+    passes: ClassVar = {"value": Calls(2, 2)}
 
     def restart(self, problem: Problem, w: PyTree, batches: Batches, count: Array):
         g = problem.levels[0]

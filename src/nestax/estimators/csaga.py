@@ -57,14 +57,8 @@ class CSAGA(AbstractEstimator):
         True,
         True,
     )
-
-    @property
-    def passes(self):
-        return {"value": Calls(1, 1)}
-
-    @property
-    def refresh_batch(self):
-        return "population"
+    passes: ClassVar = {"value": Calls(1, 1)}
+    refresh_batch: ClassVar = "population"
 
     def check(self, problem: Problem):
         super().check(problem)

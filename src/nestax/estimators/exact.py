@@ -1,5 +1,7 @@
 """Exact: the full gradient over the population at every step; what the others are compared with."""
 
+from typing import ClassVar
+
 import equinox as eqx
 import jax
 from jaxtyping import PyTree
@@ -20,17 +22,9 @@ class Exact(AbstractEstimator):
     Where a level has no population ∇F is the derivative of ``exact=``, and no step takes a draw.
     """
 
-    @property
-    def passes(self):
-        return {"value": Calls(1, 1)}
-
-    @property
-    def period(self):
-        return 1
-
-    @property
-    def refresh_batch(self):
-        return "population"
+    passes: ClassVar = {"value": Calls(1, 1)}
+    period: ClassVar = 1
+    refresh_batch: ClassVar = "population"
 
     def view(self, problem: Problem):
         return super().view(problem) if problem.finite or problem.exact is None else problem

@@ -70,14 +70,8 @@ class MSVR(AbstractEstimator):
         2,
         "BlockSMVR",
     )
-
-    @property
-    def passes(self):
-        return {"value": Calls(3, 2)}
-
-    @property
-    def lag(self):
-        return 1
+    passes: ClassVar = {"value": Calls(3, 2)}
+    lag: ClassVar = 1
 
     def published(self, problem: Problem, sizes: tuple[int, ...]):
         return {"gamma": falling_beta(), "beta": falling_beta()}

@@ -50,10 +50,8 @@ class Multilevel(AbstractEstimator):
 
     blocks: ClassVar = "visited"
 
-    @property
-    def passes(self):
-        # On average: two parts, each of which is looked at less than twice.
-        return {"value": Calls(2, 2), "more": Calls(2, 2)}
+    # On average: two parts, each of which is looked at less than twice.
+    passes: ClassVar = {"value": Calls(2, 2), "more": Calls(2, 2)}
 
     def check(self, problem: Problem) -> None:
         if not problem.simulated:

@@ -20,7 +20,7 @@ from jaxtyping import Array, PyTree
 from nestax.chain.jacobian import pull_through
 from nestax.chain.problem import Problem
 from nestax.errors import POSITIVE, UNIT
-from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
+from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate
 from nestax.parts.plug_in import plug_in
 from nestax.parts.settings import Number, Setting, at, setting
 from nestax.parts.tracking import average
@@ -53,10 +53,7 @@ class NASA(AbstractEstimator):
     about: ClassVar = About(
         "ghadimi2020nasa", "ε⁻⁴", memory="one value, one gradient", levels=2, instead="NLASG"
     )
-
-    @property
-    def passes(self):
-        return {"value": Calls(1, 1)}
+    passes: ClassVar = {"value": Calls(1, 1)}
 
     def published(self, problem: Problem, sizes: tuple[int, ...]):
         return {"tau": one_then_root}
@@ -82,6 +79,3 @@ class NASA(AbstractEstimator):
         value = f.project(value)
         u = g.project(average(u, weight(self.b), sampled))
         return Estimate(value, grad, {}), NASAState(w, (u, value), grad, state.count + 1)
-
-    def trackers(self, state: NASAState):
-        return Trackers(state.w, state.value)

@@ -10,7 +10,7 @@ from jaxtyping import Array, PyTree
 import nestax.trees as trees
 from nestax.chain.problem import Problem
 from nestax.errors import ProblemError, SettingError, choose
-from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Trackers
+from nestax.parts.estimator import About, AbstractEstimator, Batches, Trackers
 from nestax.parts.step_rule import AbstractStep
 from nestax.parts.tables import fill_table, visit_table
 from nestax.steps.descent import step_of
@@ -57,25 +57,11 @@ class PerBlock(AbstractEstimator):
     def output(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.estimator.output
 
-    @property
-    def passes(self) -> dict[str, Calls]:
-        return self.estimator.passes
-
-    @property
-    def outer_passes(self) -> dict[str, Calls]:
-        return self.estimator.outer_passes
-
-    @property
-    def lag(self) -> int:
-        return self.estimator.lag
-
-    @property
-    def period(self) -> int | None:
-        return self.estimator.period
-
-    @property
-    def refresh_batch(self) -> int | str | None:
-        return self.estimator.refresh_batch
+    passes: ClassVar[Any] = property(lambda self: self.estimator.passes)
+    outer_passes: ClassVar[Any] = property(lambda self: self.estimator.outer_passes)
+    lag: ClassVar[Any] = property(lambda self: self.estimator.lag)
+    period: ClassVar[Any] = property(lambda self: self.estimator.period)
+    refresh_batch: ClassVar[Any] = property(lambda self: self.estimator.refresh_batch)
 
     def check(self, problem: Problem) -> None:
         if problem.blocks is None:

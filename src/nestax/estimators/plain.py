@@ -12,7 +12,7 @@ from jaxtyping import PyTree
 
 from nestax.chain.jacobian import pull_through
 from nestax.chain.problem import Problem
-from nestax.parts.estimator import AbstractEstimator, Batches, Calls, Estimate, Trackers
+from nestax.parts.estimator import AbstractEstimator, Batches, Calls, Estimate
 from nestax.parts.plug_in import plug_in
 from nestax.parts.tables import mean_of_visited, visit_blocks
 
@@ -33,10 +33,7 @@ class Plain(AbstractEstimator):
     """
 
     blocks: ClassVar = "visited"
-
-    @property
-    def passes(self):
-        return {"value": Calls(1, 1)}
+    passes: ClassVar = {"value": Calls(1, 1)}
 
     def init(self, problem: Problem, w: PyTree, batches: Batches):
         if problem.blocks is not None:
@@ -46,9 +43,6 @@ class Plain(AbstractEstimator):
 
     def update(self, problem: Problem, w: PyTree, batches: Batches, state: PlainState):
         return self.init(problem, w, batches)
-
-    def trackers(self, state: PlainState):
-        return Trackers(state.w, state.value)
 
 
 def _plugged_in(problem: Problem, w: PyTree, batches: Batches) -> tuple[Estimate, PlainState]:

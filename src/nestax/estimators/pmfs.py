@@ -66,10 +66,7 @@ class PMFS(Snapshots):
         sampled="PMVR",
         certainty="the form of the product's snapshot is INFERRED",
     )
-
-    @property
-    def passes(self):
-        return {"value": Calls(3, 3)}
+    passes: ClassVar = {"value": Calls(3, 3)}
 
     def published_step(self, problem: Problem):
         return FrankWolfe(scaled(self.lr, 1.0, lambda count, steps: steps ** (-1 / 2)))

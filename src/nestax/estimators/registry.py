@@ -87,7 +87,7 @@ def _row(name: str, cls: type[AbstractEstimator]) -> Row:
     method = cls()
     about = cls.about
     inner = method.passes
-    outer = method.outer_passes
+    outer = method.outer_passes or inner
     fields = {field.name for field in dataclasses.fields(method)}
     often = ""
     if method.period == 1:

@@ -15,7 +15,7 @@ k_1, k_2    gain             see nestax.parts.gains
 √P          believed.error   the expected error of each tracked array
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -80,10 +80,8 @@ class SelfTuning(AbstractEstimator):
         "kalman1960", "–", "–", "values, Jacobians, spreads", instead="SMVR", certainty="own work"
     )
 
-    @property
-    def passes(self):
-        """Levels after the first are also evaluated at the inputs that plain batches would have."""
-        return {"value": Calls(3, 2 if self.derivatives == "fresh" else 3)}
+    #: Levels after the first are also evaluated at the inputs that plain batches would have.
+    passes: ClassVar[Any] = property(lambda self: {"value": Calls(3, 3 - (self.derivatives == "fresh"))})
 
     def level_passes(self, problem: Problem):
         calls = [Calls(2, 1 + self._remembers(level)) for level in problem.levels]

@@ -65,10 +65,7 @@ class SMVR(AbstractEstimator):
     about: ClassVar = About(
         "jiang2022smvr", "ε⁻³", "mean-squared smooth draws", "values, Jacobians", instead="AdjointSMVR"
     )
-
-    @property
-    def passes(self):
-        return {"value": Calls(2, 2)}
+    passes: ClassVar = {"value": Calls(2, 2)}
 
     def published(self, problem: Problem, sizes: tuple[int, ...]):
         if self.beta is not None:

@@ -54,10 +54,7 @@ class SnapshotSMVR(Snapshots):
         finite=True,
         certainty="by analogy with PMFS; the paper was not read",
     )
-
-    @property
-    def passes(self):
-        return {"value": Calls(3, 3)}
+    passes: ClassVar = {"value": Calls(3, 3)}
 
     def init(self, problem: Problem, w: PyTree, batches: Batches):
         return self._snapshot(problem, w, batches, jnp.zeros((), jnp.int32))

@@ -20,7 +20,7 @@ from jaxtyping import Array, PyTree
 from nestax.chain.jacobian import pull_through
 from nestax.chain.problem import Problem
 from nestax.errors import UNIT
-from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
+from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate
 from nestax.parts.settings import Setting, at, scaled, setting
 from nestax.parts.tables import fill_table, visit_table
 from nestax.parts.tracking import average
@@ -66,14 +66,8 @@ class SOX(AbstractEstimator):
         2,
         "BlockSMVR",
     )
-
-    @property
-    def passes(self):
-        return {"value": Calls(1, 0), "grad": Calls(0, 1)}
-
-    @property
-    def outer_passes(self):
-        return {"grad": Calls(1, 1)}
+    passes: ClassVar = {"value": Calls(1, 0), "grad": Calls(0, 1)}
+    outer_passes: ClassVar = {"grad": Calls(1, 1)}
 
     def published(self, problem: Problem, sizes: tuple[int, ...]):
         return {"gamma": published_rate, "beta": published_rate}
@@ -92,9 +86,6 @@ class SOX(AbstractEstimator):
         (value, z), table, _ = visit_table(problem, batches, state.value, move)
         grad = average(state.grad, at(self.beta, count), z)
         return Estimate(value, grad, {}), SOXState(w, table, grad, count)
-
-    def trackers(self, state: SOXState):
-        return Trackers(state.w, state.value)
 
 
 def _look(chain: Problem, w: PyTree, own: Batches, u: PyTree, gamma: Any) -> Any:

@@ -48,10 +48,7 @@ class SpiderBoost(Restarting):
     about: ClassVar = About(
         "wang2019spiderboost", "ε⁻³", "smooth draws, large batches", "one gradient", 1, "NestedSPIDER"
     )
-
-    @property
-    def passes(self):
-        return {"value": Calls(2, 2)}
+    passes: ClassVar = {"value": Calls(2, 2)}
 
     def restart(self, problem: Problem, w: PyTree, batches: Batches, count: Array):
         return self._read(problem, w, value_and_gradient(problem, w, batches), count)

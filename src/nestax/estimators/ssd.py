@@ -62,14 +62,8 @@ class SSD(AbstractEstimator):
         "query points",
         certainty="a reconstruction; the paper was not read",
     )
-
-    @property
-    def passes(self):
-        return {"value": Calls(1, 1), "grad": Calls(0, 1)}
-
-    @property
-    def outer_passes(self):
-        return {"grad": Calls(0, 1)}
+    passes: ClassVar = {"value": Calls(1, 1), "grad": Calls(0, 1)}
+    outer_passes: ClassVar = {"grad": Calls(0, 1)}
 
     def check(self, problem: Problem):
         super().check(problem)

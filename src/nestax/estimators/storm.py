@@ -53,10 +53,7 @@ class STORM(AbstractEstimator):
     about: ClassVar = About(
         "cutkosky2019storm", "ε⁻³", "smooth draws, bounded gradients", "one gradient", 1, "SMVR"
     )
-
-    @property
-    def passes(self):
-        return {"value": Calls(2, 2)}
+    passes: ClassVar = {"value": Calls(2, 2)}
 
     def published(self, problem: Problem, sizes: tuple[int, ...]):
         return {"lr": 0.1}

@@ -53,14 +53,8 @@ class STORMC(AbstractEstimator):
     about: ClassVar = About(
         "yuan2020stormc", "ε⁻³", "mean-squared smooth draws", "value, Jacobian, gradient", 2
     )
-
-    @property
-    def passes(self):
-        return {"value": Calls(2, 0), "jac": Calls(0, 2)}
-
-    @property
-    def outer_passes(self):
-        return {"jac": Calls(0, 2)}
+    passes: ClassVar = {"value": Calls(2, 0), "jac": Calls(0, 2)}
+    outer_passes: ClassVar = {"jac": Calls(0, 2)}
 
     def published(self, problem: Problem, sizes: tuple[int, ...]):
         return {"beta_jac": self.beta, "beta_grad": self.beta}

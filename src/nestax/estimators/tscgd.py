@@ -23,7 +23,7 @@ from jaxtyping import Array, PyTree
 from nestax.chain.jacobian import pull_through
 from nestax.chain.problem import Problem
 from nestax.errors import UNIT
-from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
+from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate
 from nestax.parts.plug_in import linearise
 from nestax.parts.settings import Setting, at, per_level, scaled, setting
 from nestax.parts.tracking import average
@@ -64,14 +64,8 @@ class TSCGD(AbstractEstimator):
     first_lr: ClassVar = 1.0
     exponent: ClassVar = staticmethod(lambda K: 1 - 2.0**-K)
     about: ClassVar = About("yang2019tscgd", "ε^-2^(K+1)", certainty="exponents for K > 2 are INFERRED")
-
-    @property
-    def passes(self):
-        return {"value": Calls(1, 0), "grad": Calls(0, 1)}
-
-    @property
-    def outer_passes(self):
-        return {"grad": Calls(0, 1)}
+    passes: ClassVar = {"value": Calls(1, 0), "grad": Calls(0, 1)}
+    outer_passes: ClassVar = {"grad": Calls(0, 1)}
 
     def published(self, problem: Problem, sizes: tuple[int, ...]):
         return {"beta": functools.partial(self.betas, levels=len(problem.levels))}
@@ -113,9 +107,6 @@ class TSCGD(AbstractEstimator):
         values, pulls = linearise(problem, (w, *inner), batches, "grad")
         state = TSCGDState(w, (*inner, problem.levels[-1].project(values[-1])), count)
         return Estimate(state.value[-1], pull_through(pulls, values[-1]), {}), state
-
-    def trackers(self, state: TSCGDState):
-        return Trackers(state.w, state.value)
 
 
 class ATSCGD(TSCGD):

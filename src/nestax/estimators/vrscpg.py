@@ -51,10 +51,7 @@ class VRSCPG(Snapshots):
         "SnapshotSMVR",
         finite=True,
     )
-
-    @property
-    def passes(self):
-        return {"value": Calls(2, 2)}
+    passes: ClassVar = {"value": Calls(2, 2)}
 
     def init(self, problem: Problem, w: PyTree, batches: Batches):
         g, f = problem.levels

@@ -1,7 +1,7 @@
 """What methods share that re-estimate from a large batch every so many steps."""
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -35,9 +35,7 @@ class Restarting(AbstractEstimator):
         elif self.restart_batch is not None:
             check_count("restart_batch", self.restart_batch)
 
-    @property
-    def refresh_batch(self):
-        return self.restart_batch
+    refresh_batch: ClassVar[Any] = property(lambda self: self.restart_batch)
 
     def published(self, problem: Problem, sizes: tuple[int, ...]) -> dict[str, Any]:
         period = self.period or max(16, *sizes)
@@ -62,10 +60,7 @@ class Snapshots(AbstractEstimator):
     """
 
     period: Any = count(default=None, kw_only=True)  # pyright: ignore[reportIncompatibleMethodOverride]
-
-    @property
-    def refresh_batch(self):
-        return "population"
+    refresh_batch: ClassVar = "population"
 
     def published(self, problem: Problem, sizes: tuple[int, ...]) -> dict[str, Any]:
         return {"period": steps_per_pass(problem, sizes)}
