@@ -43,9 +43,9 @@ def _simplex(w: Float[Array, " d"], total: Float[Array, ""]) -> Float[Array, " d
 def _simplex_lanes(axis_size: int, batched: list[bool], w: Array, total: Array) -> Any:
     """Many lanes at once: on a CPU shrinking the support is cheaper than all pairs, on a GPU not."""
     axes = tuple(0 if b else None for b in batched)
-    lanes = lambda fn: lambda w, total: jax.vmap(fn, axes, axis_size=axis_size)(w, total)
-    pairwise = lanes(_simplex.fun)
-    shrink = lanes(_shrink_support)
+    pairwise, shrink = (
+        jax.vmap(fn, axes, axis_size=axis_size) for fn in (_simplex.fun, _shrink_support)
+    )
     return jax.lax.platform_dependent(w, total, cpu=shrink, default=pairwise), True
 
 

@@ -58,9 +58,9 @@ def run(options: Portfolio) -> Outcome:
     problem, exact, optimum = prepare(table, options.risk, constraint, bounds)
     if options.lr is None:
         fading = method.refresh_batch == "population"
-        rate = exact.learning_rate if fading else exact.noisy_learning_rate
         points = (np.asarray(problem.w0), optimum.w)
-        method = with_rate(method, problem, min(rate(w, options.batch_size) for w in points))
+        rate = min(exact.learning_rate(w, options.batch_size, fading) for w in points)
+        method = with_rate(method, problem, rate)
     result = minimize(
         problem,
         method,

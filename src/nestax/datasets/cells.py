@@ -89,8 +89,7 @@ class Cells:
 
     def filled(self) -> "Cells":
         """The rows without a missing cell."""
-        missing = lambda row: any(cell.strip().lower() in MISSING for cell in row)
-        rows = [k for k, row in enumerate(self.rows) if not missing(row)]
+        rows = [k for k, row in enumerate(self.rows) if not any(map(is_missing, row))]
         if not rows:
             raise ProblemError(f"{self.path} has no row without a missing cell.")
         return self.only(np.array(rows))
@@ -105,7 +104,7 @@ class Cells:
         odd = np.isnan(values)
         text = np.zeros_like(odd)
         for i, j in np.argwhere(odd):
-            text[i, j] = self.rows[i][j].strip().lower() not in MISSING
+            text[i, j] = not is_missing(self.rows[i][j])
         words = 2 * text.sum(axis=0) > len(text)
         empty = np.all(odd & ~text, axis=0)
         if words.any():
@@ -120,8 +119,10 @@ class Cells:
     def refuse(self, wrong: np.ndarray, what: str, advice: str = "correct the file") -> None:
         """Notes where ``wrong`` is true, if anywhere."""
         found = np.argwhere(wrong)
-        place = lambda i, j: f"{self.word} {self.lines[i]}, column {short(self.names[j])}"
-        places = [f"{place(i, j)} ({short(self.rows[i][j])})" for i, j in found[:SHOWN]]
+        places = [
+            f"{self.word} {self.lines[i]}, column {short(self.names[j])} ({short(self.rows[i][j])})"
+            for i, j in found[:SHOWN]
+        ]
         if places:
             self.faults.add(f"holds {what} at ", places, len(found), f": {advice}")
 
@@ -130,8 +131,8 @@ class Cells:
     ) -> None:
         """Notes columns that are of no use, and how to do without them."""
         found = np.flatnonzero(wrong)
-        example = lambda j: f" (such as {short(examples[j])})" if examples else ""
-        places = [f"column {short(self.names[j])}{example(j)}" for j in found]
+        such_as = {j: f" (such as {short(text)})" for j, text in (examples or {}).items()}
+        places = [f"column {short(self.names[j])}{such_as.get(int(j), '')}" for j in found]
         if places:
             advice = f": {leave_out([self.names[j] for j in found])}{note}"
             self.faults.add(what, places, len(found), advice)
@@ -160,7 +161,7 @@ class Cells:
         k = self.names.index(name)
         words = [row[k].strip() for row in self.rows]
         wrong = np.zeros((len(self.rows), len(self.names)), bool)
-        wrong[:, k] = [word.lower() in MISSING for word in words]
+        wrong[:, k] = [*map(is_missing, words)]
         self.refuse(wrong, "missing cells", "fill them in, or leave those rows out")
         return words
 
@@ -178,10 +179,8 @@ class Cells:
     def without(self, names: Collection[str]) -> "Cells":
         """The other columns."""
         rest = [k for k, name in enumerate(self.names) if name not in names]
-        pick = lambda row: [row[k] for k in rest]
-        return dataclasses.replace(
-            self, names=tuple(pick(self.names)), rows=[pick(row) for row in self.rows]
-        )
+        rows = [[row[k] for k in rest] for row in self.rows]
+        return dataclasses.replace(self, names=tuple(self.names[k] for k in rest), rows=rows)
 
 
 def cells_of_csv(path: str, text: str, first: int = 1) -> Cells:
@@ -259,9 +258,9 @@ def _table(path: str, rows: list[list[str]], lines: Sequence[int], word: str = "
     names, *rows = (rows[k] for k in filled)
     width = len(names)
     if width == 1 and rows:
-        parts = lambda row, sign: len(",".join(row).split(None if sign == " " else sign))
         for sign, signs in DELIMITERS.items():
-            if parts(names, sign) == parts(rows[0], sign) > 1:
+            cells = [",".join(row).split(None if sign == " " else sign) for row in (names, rows[0])]
+            if len(cells[0]) == len(cells[1]) > 1:
                 raise ProblemError(f"{path} is separated by {signs}: commas are needed.")
     faults = Faults(path)
     even = [k for k, row in enumerate(rows) if len(row) == width]
@@ -281,6 +280,10 @@ def _table(path: str, rows: list[list[str]], lines: Sequence[int], word: str = "
         faults,
         word,
     )
+
+
+def is_missing(cell: str) -> bool:
+    return cell.strip().lower() in MISSING
 
 
 def number(cell: str) -> float:

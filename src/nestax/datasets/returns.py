@@ -248,19 +248,19 @@ def _split_dates(cells: Cells, dates: bool | None) -> tuple[Cells, np.ndarray | 
 def _days(cells: Cells) -> np.ndarray:
     """The first column as days, each later than the one before; those that are not are faults."""
     days = np.array([_day(row[0]) for row in cells.rows], "datetime64[D]")
-    column = lambda wrong: wrong[:, None]
-    cells.refuse(
-        column(np.isnat(days)), "dates that cannot be read", "write YYYY-MM-DD, or leave that column out"
-    )
+    unread = np.isnat(days)[:, None]
+    cells.refuse(unread, "dates that cannot be read", "write YYYY-MM-DD, or leave that column out")
     _, first = np.unique(days, return_index=True)
     again = ~np.isnat(days)
     again[first] = False
-    cells.refuse(column(again), "dates that occurred before", "keep one row of each date")
+    cells.refuse(again[:, None], "dates that occurred before", "keep one row of each date")
     rows = np.flatnonzero(~np.isnat(days) & ~again)
     back = np.flatnonzero(days[rows][1:] < days[rows][:-1])
     if len(back):
-        row = lambda i: f"{cells.word} {cells.lines[i]} is {days[i]}"
-        places = [f"{row(rows[k])} and {row(rows[k + 1])}" for k in back[:SHOWN]]
+        places = [
+            " and ".join(f"{cells.word} {cells.lines[i]} is {days[i]}" for i in rows[k : k + 2])
+            for k in back[:SHOWN]
+        ]
         cells.faults.add("is not sorted by date: ", places, len(back), "; put the oldest row first")
     return days
 

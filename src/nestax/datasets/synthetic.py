@@ -12,7 +12,10 @@ def synthetic_returns(
     own; all shocks follow Student's t distribution with five degrees of freedom.
     """
     rng = np.random.default_rng(seed)
-    shocks = lambda *shape: rng.standard_t(5, shape) * np.sqrt(3 / 5)
+
+    def shocks(*shape: int) -> np.ndarray:
+        return rng.standard_t(5, shape) * np.sqrt(3 / 5)
+
     strength = 0.9 / (1 + np.arange(factors))
     loadings = rng.uniform(0.5, 1.3, (factors, assets)) * rng.choice([1, 1, -1], (factors, assets))
     loadings[0] = np.abs(loadings[0])

@@ -101,9 +101,12 @@ class MSVR(AbstractEstimator):
         def move(chain: Problem, own: Batches, row: Any, block: Array) -> Any:
             g, f = chain.levels
             hit = state.visited == block
-            was = lambda r, u: jnp.where(hit.any(), r[jnp.argmax(hit)], u)
+            # A block that was visited at the last step had another u then.
+            u_before = jax.tree.map(
+                lambda r, u: jnp.where(hit.any(), r[jnp.argmax(hit)], u), state.replaced, row[0]
+            )
             g_old, _, head = _product(chain, state.w, row[0], own)
-            tail = _product(chain, state.before, jax.tree.map(was, state.replaced, row[0]), own)[2]
+            tail = _product(chain, state.before, u_before, own)[2]
             g_new = g.value(w, own[0]["value"])
             u = storm_of_blocks(g_new, keep, row[0], g_old, blocks.blocks, blocks.visit)
             u = g.project(g.with_exact(u, g_new))

@@ -72,10 +72,9 @@ class NASA(AbstractEstimator):
         omega, nu = (batch["value"] for batch in batches)
         tau = at(self.tau, state.count)
         u = state.value[0]
-        weight = lambda factor: jnp.minimum(factor * tau, 1)
         sampled, pull_g = g.value_and_pull(w, omega)
         value, pull_f = f.value_and_pull(u, nu)
-        grad = average(state.grad, weight(self.a), pull_through([pull_g, pull_f], value))
+        grad = average(state.grad, jnp.minimum(self.a * tau, 1), pull_through([pull_g, pull_f], value))
         value = f.project(value)
-        u = g.project(average(u, weight(self.b), sampled))
+        u = g.project(average(u, jnp.minimum(self.b * tau, 1), sampled))
         return Estimate(value, grad, {}), NASAState(w, (u, value), grad, state.count + 1)

@@ -87,16 +87,22 @@ class PerBlock(AbstractEstimator):
         return PerBlock(self.estimator.defaults(problem, visits, sizes), self.store)
 
     def init(self, problem: Problem, w: PyTree, batches: Batches):
-        start = lambda chain, own: self.estimator.init(chain, w, own)
+        def start(chain: Problem, own: Batches) -> Any:
+            return self.estimator.init(chain, w, own)
+
         return fill_table(problem, batches, start, self.store)
 
     def update(self, problem: Problem, w: PyTree, batches: Batches, state: PyTree):
-        move = lambda chain, own, row: self.estimator.update(chain, w, own, self._loaded(row, w))
-        return visit_table(problem, batches, state, move)[:2]
+        return self._visit(self.estimator.update, problem, w, batches, state)
 
     def refresh(self, problem: Problem, w: PyTree, batches: Batches, state: PyTree):
         """Of the visited blocks; others go on until a visit falls on such a step."""
-        move = lambda chain, own, row: self.estimator.refresh(chain, w, own, self._loaded(row, w))
+        return self._visit(self.estimator.refresh, problem, w, batches, state)
+
+    def _visit(self, method: Any, problem: Problem, w: PyTree, batches: Batches, state: PyTree):
+        def move(chain: Problem, own: Batches, row: PyTree) -> Any:
+            return method(chain, w, own, self._loaded(row, w))
+
         return visit_table(problem, batches, state, move)[:2]
 
     def _loaded(self, row: PyTree, w: PyTree) -> PyTree:

@@ -91,7 +91,12 @@ class SMVR(AbstractEstimator):
         new = w
         old = state.w
         for i, (level, batch) in enumerate(zip(problem.levels, batches, strict=True)):
-            ball = self._ball(i, len(problem.levels))
+            ball = None
+            if self.radius is not None:
+                radius: Any = self.radius
+                if not isinstance(radius, RunningRadius):
+                    radius = per_level(radius, i, len(problem.levels))
+                ball = Ball(radius, self.ball)
             u, drawn = level.value_and_jac(new, batch["value"])
             V = drawn
             if keep is not None and not level.deterministic:
@@ -111,11 +116,6 @@ class SMVR(AbstractEstimator):
         kept = (None if v.deterministic else V for v, V in zip(problem.levels, jac, strict=True))
         state = SMVRState(w, tuple(value), tuple(kept), tuple(held), state.count + 1)
         return Estimate(value[-1], grad, self._activity(state)), state
-
-    def _ball(self, i: int, levels: int) -> Ball | None:
-        if self.radius is None or isinstance(self.radius, RunningRadius):
-            return self.radius and Ball(self.radius, self.ball)
-        return Ball(per_level(self.radius, i, levels), self.ball)
 
     def _activity(self, state: SMVRState) -> dict[str, Array]:
         """At what share of the steps each ball was active."""

@@ -76,13 +76,18 @@ class SOX(AbstractEstimator):
         return Descent(scaled(self.lr, 1.0, lambda count, steps: steps**-0.5))
 
     def init(self, problem: Problem, w: PyTree, batches: Batches):
-        start = lambda chain, own: _look(chain, w, own, None, 1.0)
+        def start(chain: Problem, own: Batches) -> Any:
+            return _look(chain, w, own, None, 1.0)
+
         (value, grad), table = fill_table(problem, batches, start)
         return Estimate(value, grad, {}), SOXState(w, table, grad, jnp.zeros((), jnp.int32))
 
     def update(self, problem: Problem, w: PyTree, batches: Batches, state: SOXState):
         count = state.count + 1
-        move = lambda chain, own, row: _look(chain, w, own, row[0], at(self.gamma, count))
+
+        def move(chain: Problem, own: Batches, row: Any) -> Any:
+            return _look(chain, w, own, row[0], at(self.gamma, count))
+
         (value, z), table, _ = visit_table(problem, batches, state.value, move)
         grad = average(state.grad, at(self.beta, count), z)
         return Estimate(value, grad, {}), SOXState(w, table, grad, count)

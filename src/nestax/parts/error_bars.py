@@ -101,5 +101,8 @@ def _of_gradient(
         return out
 
     base = gradient(tracked)
-    square = lambda key: optax.tree.norm(optax.tree.sub(gradient(moved(key)), base), squared=True)
-    return jnp.sqrt(jnp.mean(jax.lax.map(square, jax.random.split(jax.random.key(0), PROBES))))
+
+    def squared_change(key: Array) -> Array:
+        return optax.tree.norm(optax.tree.sub(gradient(moved(key)), base), squared=True)
+
+    return jnp.sqrt(jnp.mean(jax.lax.map(squared_change, jax.random.split(jax.random.key(0), PROBES))))

@@ -265,11 +265,11 @@ def draw_batches(
     step = jnp.asarray(step)
     blocks = problem.blocks
     if blocks is None:
-        draw = lambda source, number, key, size: source.draw_pass(number, key, step, size)
+        visited = None
+    elif every_block:
+        visited = jnp.arange(blocks.blocks)
     else:
-        own = jax.random.fold_in(key, VISITED_BLOCKS)
-        visited = jnp.arange(blocks.blocks) if every_block else blocks.visited(own, step)
-        draw = lambda source, _, key, size: source.draw_in(visited, key, step, size)
+        visited = blocks.visited(jax.random.fold_in(key, VISITED_BLOCKS), step)
     if isinstance(passes, AbstractEstimator):
         per_level: Any = passes.level_passes(problem)
     else:
@@ -280,9 +280,14 @@ def draw_batches(
     batches: tuple[dict[str, Any], ...] = tuple({} for _ in problem.levels)
     for i, level in enumerate(problem.levels):
         for number, name in enumerate(per_level[i]):
-            own = keys[names.index(name) * levels + i]
-            source = level.source
-            batches[i][name] = source and draw(source, number, own, sizes[i])
+            pass_key = keys[names.index(name) * levels + i]
+            source: Any = level.source
+            if source is None:
+                batches[i][name] = None
+            elif visited is None:
+                batches[i][name] = source.draw_pass(number, pass_key, step, sizes[i])
+            else:
+                batches[i][name] = source.draw_in(visited, pass_key, step, sizes[i])
     return batches
 
 

@@ -63,29 +63,12 @@ class Belief(eqx.Module):
 
     numbers: Array
 
-    @property
-    def error(self) -> Array:
-        return self.numbers[..., 0, :]
-
-    @property
-    def spread(self) -> Array:
-        return self.numbers[..., 1, :]
-
-    @property
-    def change(self) -> Array:
-        return self.numbers[..., 2, :]
-
-    @property
-    def joint(self) -> Array:
-        return self.numbers[..., 3, :]
-
-    @property
-    def drift(self) -> Array:
-        return self.numbers[..., 4, :]
-
-    @property
-    def gain(self) -> Array:
-        return self.numbers[..., 5, :]
+    error = property(lambda self: self.numbers[..., 0, :])
+    spread = property(lambda self: self.numbers[..., 1, :])
+    change = property(lambda self: self.numbers[..., 2, :])
+    joint = property(lambda self: self.numbers[..., 3, :])
+    drift = property(lambda self: self.numbers[..., 4, :])
+    gain = property(lambda self: self.numbers[..., 5, :])
 
 
 class Facts(NamedTuple):
@@ -262,23 +245,20 @@ def _look(new: Sequence[Array], old: Sequence[Array], tracked: Sequence[Array]) 
     found: dict[int, Array] = {}
     for part in _parts(tracked):
         sizes = [tracked[k].size for k in part]
-        beside = lambda arrays, *lead, part=part: jnp.concatenate(
-            [arrays[k].astype(dtype).reshape(*lead, -1) for k in part], axis=-1
-        )
-        here = beside(new, groups)
-        went = here - beside(old, groups)
-        y = jnp.mean(here, 0)
-        d = jnp.mean(went, 0)
-        innovation = y - beside(tracked)
-        here = here - y
-        went = went - d
+        drawn = _beside(new, part, dtype, groups)
+        moves = drawn - _beside(old, part, dtype, groups)
+        y = jnp.mean(drawn, 0)
+        d = jnp.mean(moves, 0)
+        innovation = y - _beside(tracked, part, dtype)
+        drawn = drawn - y
+        moves = moves - d
         largest = jnp.maximum(
-            jnp.max(jnp.maximum(jnp.abs(here), jnp.abs(went)), 0),
+            jnp.max(jnp.maximum(jnp.abs(drawn), jnp.abs(moves)), 0),
             jnp.maximum(jnp.abs(innovation), jnp.abs(d)),
         )
         unit = jnp.max(largest)
         share = 1 / _or_one(unit)
-        a, b, a_mean, b_mean = here * share, went * share, innovation * share, d * share
+        a, b, a_mean, b_mean = drawn * share, moves * share, innovation * share, d * share
         spreads = [jnp.sum(p * q, 0) / pairs for p, q in ((a, a), (b, b), (a, b))]
         lengths = [a_mean * a_mean, b_mean * b_mean, a_mean * b_mean]
         sums = jnp.stack(spreads + lengths) @ _members(sizes, dtype)
@@ -309,6 +289,11 @@ def _parts(arrays: Sequence[Array]) -> list[list[int]]:
     small = [k for k, x in enumerate(arrays) if x.size <= SMALL]
     large = [[k] for k, x in enumerate(arrays) if x.size > SMALL]
     return [small, *large] if small else large
+
+
+def _beside(arrays: Sequence[Array], part: list[int], dtype: Any, *lead: int) -> Array:
+    """The entries of some arrays in one row."""
+    return jnp.concatenate([arrays[k].astype(dtype).reshape(*lead, -1) for k in part], axis=-1)
 
 
 def _members(sizes: list[int], dtype: Any) -> Array:

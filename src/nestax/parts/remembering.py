@@ -60,14 +60,18 @@ def look(level: Level, x: PyTree, batch: Any, before: Before | None, with_jac: b
     unseen = level.source.unseen(batch.size)  # pyright: ignore[reportOptionalMemberAccess]
     if with_jac:
         groups = batch.in_groups(GROUP_ENTRIES // structure.jacobian_entries)
-        at = lambda x: level.value_and_jac_in_groups(x, groups)
-        each = at(x)
-        (u, V), (y, J), belief = remember(x, each, at, before, structure.noisy, batch.size, unseen)
+        each = level.value_and_jac_in_groups(x, groups)
+        (u, V), (y, J), belief = remember(
+            *(x, each, lambda x: level.value_and_jac_in_groups(x, groups)),
+            *(before, structure.noisy, batch.size, unseen),
+        )
         return Seen(u, V.pull, V, belief, y, J.pull)
     groups = batch.in_groups()
     each, pull = level.value_and_pull_in_groups(x, groups)
-    at = lambda x: (level.value_in_groups(x, groups), None)
-    (u, _), (y, _), belief = remember(x, (each, None), at, before, structure.noisy, batch.size, unseen)
+    (u, _), (y, _), belief = remember(
+        *(x, (each, None), lambda x: (level.value_in_groups(x, groups), None)),
+        *(before, structure.noisy, batch.size, unseen),
+    )
     if structure.outputs.size == 1:
         pull = _in_multiples(pull, y)
     return Seen(u, pull, None, belief, y, pull)
@@ -97,18 +101,21 @@ def remember(
     """
     leaves, treedef = jax.tree.flatten(each)
     moving = [k for k in range(len(leaves)) if k >= len(noisy) or noisy[k]]
-    of = lambda tree: [jax.tree.leaves(tree)[k] for k in moving]
+
+    def noisy_leaves(tree: PyTree) -> list[Array]:
+        return [jax.tree.leaves(tree)[k] for k in moving]
+
     means = [jnp.mean(y, 0) if k in moving else y for k, y in enumerate(leaves)]
     mean = treedef.unflatten(means)
     if before is None:
-        return mean, mean, first_belief(of(each), unseen) if moving else None
+        return mean, mean, first_belief(noisy_leaves(each), unseen) if moving else None
     if before.belief is None:
         return mean, mean, None
     length = norm(optax.tree.sub(x, before.x))
     found, belief = follow(
-        of(each),
-        of(at(before.x)),
-        of(before.tracked),
+        noisy_leaves(each),
+        noisy_leaves(at(before.x)),
+        noisy_leaves(before.tracked),
         before.belief,
         before.step,
         length,

@@ -13,7 +13,21 @@ from nestax.parts.estimator import AbstractEstimator, Batches
 from nestax.parts.settings import count
 
 
-class Restarting(AbstractEstimator):
+class _FromLargeBatches(AbstractEstimator):
+    """A method that forgets everything at the start and every ``period`` steps."""
+
+    def init(self, problem: Problem, w: PyTree, batches: Batches):
+        return self.restart(problem, w, batches, jnp.zeros((), jnp.int32))
+
+    def refresh(self, problem: Problem, w: PyTree, batches: Batches, state: Any):
+        return self.restart(problem, w, batches, state.count + 1)
+
+    def restart(self, problem: Problem, w: PyTree, batches: Batches, count: Array) -> Any:
+        """Everything from the given batches alone, as at the start."""
+        raise NotImplementedError
+
+
+class Restarting(_FromLargeBatches):
     """A method with restarts.
 
     Args:
@@ -41,18 +55,8 @@ class Restarting(AbstractEstimator):
         period = self.period or max(16, *sizes)
         return {"period": period, "restart_batch": period * max(sizes)}
 
-    def init(self, problem: Problem, w: PyTree, batches: Batches):
-        return self.restart(problem, w, batches, jnp.zeros((), jnp.int32))
 
-    def refresh(self, problem: Problem, w: PyTree, batches: Batches, state: Any):
-        return self.restart(problem, w, batches, state.count + 1)
-
-    def restart(self, problem: Problem, w: PyTree, batches: Batches, count: Array) -> Any:
-        """Everything from the given batches alone, as at the start."""
-        raise NotImplementedError
-
-
-class Snapshots(AbstractEstimator):
+class Snapshots(_FromLargeBatches):
     """A method that looks at the whole population at the start and every ``period`` steps.
 
     Args:

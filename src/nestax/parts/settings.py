@@ -44,8 +44,8 @@ def checked(within: Range) -> dict[str, Any]:
 
 def choice(*words: str, default: str) -> Any:
     """A field that holds one of a few words, and that is part of the program."""
-    check = lambda name, value: choose(name, value, words)
-    return eqx.field(metadata={"check": check}, static=True, default=default)
+    metadata = {"check": lambda name, value: choose(name, value, words)}
+    return eqx.field(metadata=metadata, static=True, default=default)
 
 
 def count(**options: Any) -> Any:

@@ -139,9 +139,10 @@ class Method(eqx.Module):
         w = problem.shape.structs()
 
         def aux() -> dict[str, Any]:
-            first = lambda key: Drawn(first_batches(problem, ready, key, sizes))
-            init = lambda key, w: ready.init(problem, w, first(key))[0]
-            estimate = jax.eval_shape(init, jax.random.key(0), w)
+            def first(key: Array, w: PyTree) -> Any:
+                return ready.init(problem, w, Drawn(first_batches(problem, ready, key, sizes)))[0]
+
+            estimate = jax.eval_shape(first, jax.random.key(0), w)
             return estimate.aux | {"value": estimate.value}
 
         return Method(self.estimator.lifted(problem.dtype), self.step.lifted(w, aux))

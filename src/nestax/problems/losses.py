@@ -1,6 +1,7 @@
 """Losses of predictions, linear models, and the checks of the rows that they are fitted to."""
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -52,6 +53,14 @@ def slope(w: dict[str, Array]) -> Array:
     return w["slope"]
 
 
+def of_rows(fn: Callable[[Any], PyTree], rows: PyTree) -> PyTree:
+    """Maps ``fn`` over rows, some thousands at a time."""
+    if len(jax.tree.leaves(rows)[0]) <= ROWS_AT_ONCE:
+        return jax.vmap(fn)(rows)
+    # The backward pass computes each part again: its intermediates would not fit into memory.
+    return jax.lax.map(jax.checkpoint(fn), rows, batch_size=ROWS_AT_ONCE)
+
+
 class RowLoss(eqx.Module):
     """ℓ(w; z) of one row z = (x, y): a loss of the model's prediction at x, and the target y."""
 
@@ -64,10 +73,7 @@ class RowLoss(eqx.Module):
 
     def each(self, w: PyTree, rows: tuple[Array, Array]) -> Array:
         """The losses of many rows, stacked along a leading axis."""
-        one = lambda row: self(w, row)
-        if len(rows[1]) <= ROWS_AT_ONCE:
-            return jax.vmap(one)(rows)
-        return jax.lax.map(jax.checkpoint(one), rows, batch_size=ROWS_AT_ONCE)
+        return of_rows(lambda row: self(w, row), rows)
 
 
 class Ridge(eqx.Module):
@@ -137,9 +143,11 @@ def fit_together(
     if model is None:
         model = affine if intercept else linear
         if w0 is None:
-            w0 = _zeros(tables[0][0].shape[1], loss, labels, intercept)
+            scores = (int(labels.max()) + 1,) if loss == "multinomial" else ()
+            w0 = jnp.zeros((tables[0][0].shape[1], *scores))
+            w0 = {"slope": w0, "intercept": jnp.zeros(scores)} if intercept else w0
     row_loss = RowLoss(model, LOSSES[loss] if isinstance(loss, str) else loss)
-    start = w0(jax.random.key(0)) if is_drawn(w0) else w0
+    start = start_of(w0)
     numbers = [x for x in jax.tree.leaves(start) if not callable(x)]
     first = jnp.asarray(numbers[0]) if numbers else jnp.zeros(0)
     dtype = first.dtype if jnp.issubdtype(first.dtype, jnp.floating) else jnp.result_type(float)
@@ -150,10 +158,19 @@ def fit_together(
     return Fit(row_loss, rows, w0, at_start, penalty)
 
 
-def _zeros(features: int, loss: Any, labels: np.ndarray, intercept: bool) -> PyTree:
-    several = (int(labels.max()) + 1,) if loss == "multinomial" else ()
-    zeros = jnp.zeros((features, *several))
-    return {"slope": zeros, "intercept": jnp.zeros(several)} if intercept else zeros
+def start_of(w0: PyTree) -> PyTree:
+    """The starting weights, one draw of them if they are drawn."""
+    return w0(jax.random.key(0)) if is_drawn(w0) else w0
+
+
+@contextlib.contextmanager
+def refusing(sentence: str) -> Iterator[None]:
+    """Turns any error inside into a ProblemError: the sentence, and the reason in a line."""
+    try:
+        yield
+    except Exception as error:
+        reason = (str(error).strip() or repr(error)).splitlines()[0].rstrip(".")
+        raise ProblemError(f"{sentence}: {reason}.") from None
 
 
 @eqx.filter_jit
@@ -162,11 +179,8 @@ def _losses(row_loss: RowLoss, w: PyTree, parts: Any) -> list[Array]:
 
 
 def _losses_at(row_loss: RowLoss, w: PyTree, rows: Any, names: list[str]) -> list[Array]:
-    try:
+    with refusing("model, loss and rows do not fit together"):
         losses = _losses(row_loss, w, rows)
-    except Exception as error:
-        reason = (str(error).strip() or repr(error)).splitlines()[0].rstrip(".")
-        raise ProblemError(f"model, loss and rows do not fit together: {reason}.") from None
     for name, each in zip(names, losses, strict=True):
         if each.ndim != 1:
             raise ProblemError(
@@ -222,6 +236,23 @@ def _targets(y: Any, name: str, loss: Any) -> np.ndarray:
         got = f"{wrong[0]:g}" if wrong.size else f"an array of {y.ndim} dimensions"
         raise ProblemError(f"y of {name} must hold {allowed} for a {loss} loss; got {got}.")
     return y.astype(float) if binary else y.astype(np.int32)
+
+
+def read_labels(name: str, labels: Any, rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """The labels, sorted, and which of them each row has."""
+    labels = np.asarray(labels)
+    if labels.shape != (rows,):
+        raise ProblemError(
+            f"{name} must hold one label for each of the {rows} rows; got an array of shape "
+            f"{labels.shape}."
+        )
+    try:
+        values, code = np.unique(labels, return_inverse=True)
+        if np.any(values != values):
+            raise TypeError
+    except TypeError:  # they cannot be compared
+        raise ProblemError(f"{name} must hold labels of one type, and none may be missing.") from None
+    return values, code
 
 
 def read_numbers(x: Any, what: str) -> np.ndarray:

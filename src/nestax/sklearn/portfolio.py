@@ -27,7 +27,7 @@ from nestax.parts.estimator import AbstractEstimator
 from nestax.problems import ExactPortfolio, mean_deviation
 from nestax.problems.portfolio.market import read_bounds
 from nestax.sklearn.columns import check_sums, known_rows
-from nestax.sklearn.fitted import Fitted, warn_if_not_finite, with_jax, without_jax
+from nestax.sklearn.fitted import AT_LEAST_0, POSITIVE, Fitted, warn_if_not_finite, with_jax, without_jax
 from nestax.sklearn.windows import Window
 from nestax.steps.descent import with_rate
 
@@ -134,12 +134,11 @@ class MeanDeviationPortfolio(Fitted):
         return float(returns.mean() - self.risk * deviation)
 
     def _check_settings(self) -> None:
-        positive = ("a positive number", lambda x: 0 < x < math.inf)
-        check_number("risk", self.risk, "a number of at least 0", lambda x: 0 <= x < math.inf)
-        check_number("delta", self.delta, *positive)
+        check_number("risk", self.risk, *AT_LEAST_0)
+        check_number("delta", self.delta, *POSITIVE)
         check_number("tol", self.tol, "a number of at least 0", lambda x: x >= 0)
         if self.learning_rate is not None:
-            check_number("learning_rate", self.learning_rate, *positive)
+            check_number("learning_rate", self.learning_rate, *POSITIVE)
         super()._check_settings()
         self._named_method()
 
@@ -172,7 +171,7 @@ class MeanDeviationPortfolio(Fitted):
 
     def _automatic_rate(self, exact: ExactPortfolio, w: np.ndarray) -> float:
         fading = self._named_method().refresh_batch == "population"
-        return (exact.learning_rate if fading else exact.noisy_learning_rate)(w, self.batch_size)
+        return exact.learning_rate(w, self.batch_size, fading)
 
     def _with_rate(self, problem: Problem) -> AbstractEstimator:
         """Gives the method the learning rate that is set, or else the automatic one if it needs one."""

@@ -15,12 +15,6 @@ from nestax.parts.step_rule import AbstractStep
 from nestax.parts.tracking import average
 
 
-def over_root(count: Array, horizon: Array) -> Array:
-    """1/√T."""
-    del count
-    return horizon**-0.5
-
-
 class Bounded(AbstractStep):
     """w_{t+1} = w_t + γ_t (x̃ − w_t), x̃ = prox_{η r}(w_t − η v_t), γ_t = min{1/2, η ε/‖x̃ − w_t‖}.
 
@@ -34,7 +28,7 @@ class Bounded(AbstractStep):
     """
 
     lr: Setting = setting(POSITIVE)
-    eps: Setting | None = setting(POSITIVE, default=None, missing=over_root)
+    eps: Setting | None = setting(POSITIVE, default=None, missing=lambda _, horizon: horizon**-0.5)
 
     def update(self, problem: Problem, w: PyTree, grad: PyTree, aux: dict[str, Array], state: Any):
         lr = at(self.lr, state)

@@ -26,7 +26,13 @@ from jaxtyping import Array, Float, PyTree
 from nestax.chain.level import Level
 from nestax.chain.problem import Problem
 from nestax.draws.source import Batch, Population
-from nestax.errors import ProblemError, SettingError, check_count, check_seed, check_setting
+from nestax.errors import (
+    ProblemError,
+    SettingError,
+    check_count,
+    check_seed,
+    check_setting,
+)
 from nestax.parts.estimator import FIRST_WEIGHTS
 from nestax.programs import compute
 from nestax.table import Table
@@ -112,25 +118,24 @@ def estimate_constants(
         )
     for name, count in (("points", points), ("draws", draws)):
         check_setting(name, check_count(name, count), "at least 2", lambda n: n >= 2)
-    one_number = lambda r: r.ndim == 0 and r.dtype.kind in "fiu"
     check_setting(
-        "radius", radius, "one positive number", lambda r: one_number(r) and (r > 0) & (r < np.inf)
+        *("radius", radius, "one positive number"),
+        lambda r: r.ndim == 0 and r.dtype.kind in "fiu" and 0 < r < np.inf,
     )
     key = jax.random.key(check_seed(seed))
     # NumPy's numbers here: compiling random numbers would take longer than everything else.
     rng = np.random.default_rng(seed)
-    number = lambda x: jnp.asarray(x, problem.dtype)
-    normal = lambda *shape: number(rng.standard_normal(shape))
     start = problem.project(problem.start(jax.random.fold_in(key, FIRST_WEIGHTS)))
     radius = max(1.0, float(optax.tree.norm(start))) if radius is None else float(radius)
-    directions = normal(points - 1, problem.shape.size)
-    shares = number(rng.uniform(size=points - 1))
-    x = compute(_weights, problem, start, number(radius), directions, shares)
+    directions = rng.standard_normal((points - 1, problem.shape.size))
+    shares = rng.uniform(size=points - 1)
+    numbers = (jnp.asarray(x, problem.dtype) for x in (radius, directions, shares))
+    x = compute(_weights, problem, start, *numbers)
     levels = []
     notes = []
     for i, level in enumerate(problem.levels):
         batch = _batch(level, jax.random.fold_in(key, i), draws)
-        first = normal(points, 4, x.shape[1])
+        first = jnp.asarray(rng.standard_normal((points, 4, x.shape[1])), problem.dtype)
         # Levels of one kind compile once, whatever they are called.
         squares, x = compute(_observe, level.replace(name=""), x, batch, first)
         found = {k: float(np.sqrt(np.max(square))) for k, square in jax.device_get(squares).items()}
@@ -223,8 +228,8 @@ def _observe(
 
     first: what power iteration starts from, one vector for each of four constants.
     """
-    look = lambda each: _look(level, batch, *each)
-    return jax.lax.map(look, (points, jnp.roll(points, 1, axis=0), first))
+    pairs = (points, jnp.roll(points, 1, axis=0), first)
+    return jax.lax.map(lambda pair: _look(level, batch, *pair), pairs)
 
 
 def _look(
@@ -244,12 +249,15 @@ def _look(
     def forms(v: Float[Array, "4 d"]) -> Float[Array, "4"]:
         slopes = jax.vmap(lambda v: along(v)[0])(v[:2])
         curves = jax.vmap(lambda v: along(v)[1])(v[2:])
-        pick = lambda tree, k: jax.tree.map(lambda y: y[k], tree)
-        both = lambda tree: [_square_of_mean(pick(tree, 0)), _mean_square(pick(tree, 1))]
-        return jnp.stack([*both(slopes), *both(curves)])
+        pairs = [jax.tree.map(lambda y, k=k: y[k], tree) for tree in (slopes, curves) for k in (0, 1)]
+        squares = (_square_of_mean, _mean_square)
+        return jnp.stack([square(pair) for square, pair in zip(squares * 2, pairs, strict=True)])
 
     largest = _largest(forms, first)
-    change = lambda y: _between(jac, drawn(y)[1], jnp.sum((y - x) ** 2))
+
+    def change(y: Array) -> tuple[Array, Array]:
+        return _between(jac, drawn(y)[1], jnp.sum((y - x) ** 2))
+
     pair, mean_pair = jax.vmap(change)(jnp.stack([other, x + NEAR * (other - x)]))
     squares = dict(zip(("L_f", "mean_L_f", "L_J", "mean_L_J"), largest, strict=True)) | {
         "sigma_f": _variance(value),

@@ -45,11 +45,6 @@ class Ranks(eqx.Module):
         return y_j * loss, loss
 
 
-def precision(ranks: tuple[Array, Array], own: Array) -> Array:
-    positives, everything = ranks
-    return -(positives + own) / (everything + own)
-
-
 def wedge(ranks: tuple[Array, Array]) -> tuple[Array, Array]:
     """Projection onto 0 ≤ p ≤ q."""
     p, q = ranks
@@ -119,7 +114,11 @@ def average_precision(
     return Problem(
         [
             Level(Ranks(score, count), pairs, args=(by,), project=wedge, name="ranks"),
-            Level(precision, args=(by**2 / (count - 1),), name="precision"),
+            Level(
+                lambda ranks, own: -(ranks[0] + own) / (ranks[1] + own),
+                args=(by**2 / (count - 1),),
+                name="precision",
+            ),
         ],
         w0=fit.w0,
         penalty=fit.penalty,

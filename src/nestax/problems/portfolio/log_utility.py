@@ -26,7 +26,7 @@ from jaxtyping import Array
 from nestax.chain.level import Level
 from nestax.chain.problem import Problem
 from nestax.errors import ProblemError, check_setting
-from nestax.problems.portfolio.market import Market, read_market
+from nestax.problems.portfolio.market import FINITE, Market, least_returns, read_market
 
 
 def shrinkage(x: Array, r: Array, shrink: Array) -> tuple[Array, Array]:
@@ -62,7 +62,7 @@ def log_utility(
         optimum: the least value of F, where it is known.
     """
     check_setting("shrink", shrink, "in [0, 1]", lambda x: (x >= 0) & (x <= 1))
-    check_setting("unit", unit, "positive and finite", lambda x: (x > 0) & (x < np.inf))
+    check_setting("unit", unit, *FINITE)
     market = read_market(returns, constraint, bounds)
     floor = _least_wealth(market, shrink, unit) / 2
     return market.problem(
@@ -77,7 +77,8 @@ def log_utility(
 def _least_wealth(market: Market, shrink: float, unit: float) -> float:
     """The least share of wealth that any allowed weights are left with after any period."""
     mean = market.rows.mean(axis=0)
-    wealth = 1 + market.least_returns(market.rows + shrink * (mean.mean() - mean)) / unit
+    shrunk = jnp.asarray(market.rows + shrink * (mean.mean() - mean), market.data.dtype)
+    wealth = 1 + np.asarray(least_returns(shrunk, market.bounds)) / unit  # pyright: ignore[reportArgumentType]
     worst = int(np.argmin(wealth))
     if not wealth[worst] > 0:
         raise ProblemError(

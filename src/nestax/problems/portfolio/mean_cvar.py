@@ -24,7 +24,7 @@ from jaxtyping import Array
 from nestax.chain.level import Level
 from nestax.chain.problem import Problem
 from nestax.errors import ProblemError, check_setting, warn
-from nestax.problems.portfolio.market import check_risk, read_market
+from nestax.problems.portfolio.market import FINITE, RISK, read_market
 
 Weights = dict[str, Array]
 
@@ -68,11 +68,11 @@ def mean_cvar(
             (-0.3, 0.5) allows short sales.
         optimum: the least value of F, where it is known.
     """
-    check_risk(risk)
+    check_setting("risk", risk, *RISK)
     check_setting("tail", tail, "in (0, 1)", lambda x: (x > 0) & (x < 1))
     if tail > 0.5:
         warn(f"tail={tail:g} is more than half of the periods: CVaR at 95 % has tail=0.05.")
-    check_setting("width", width, "positive and finite", lambda x: (x > 0) & (x < np.inf))
+    check_setting("width", width, *FINITE)
     market = read_market(returns, constraint, bounds)
     deviation = market.rows.std(axis=0).mean()
     if deviation == 0:

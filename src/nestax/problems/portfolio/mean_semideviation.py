@@ -18,7 +18,8 @@ from jaxtyping import Array
 
 from nestax.chain.level import Level
 from nestax.chain.problem import Problem
-from nestax.problems.portfolio.market import check_delta, check_risk, read_market
+from nestax.errors import check_setting
+from nestax.problems.portfolio.market import FINITE, RISK, read_market
 from nestax.problems.portfolio.mean_deviation import SquareAtLeast, mean_and_root, mean_return
 
 
@@ -47,8 +48,8 @@ def mean_semideviation(
             allows short sales.
         optimum: the least value of F, where it is known.
     """
-    check_risk(risk)
-    check_delta(delta)
+    check_setting("risk", risk, *RISK)
+    check_setting("delta", delta, *FINITE)
     market = read_market(returns, constraint, bounds)
     floor = SquareAtLeast(jnp.zeros((), market.data.dtype))
     return market.problem(

@@ -19,7 +19,7 @@ from jaxtyping import Array, Float
 from nestax.chain.level import Level
 from nestax.chain.problem import Problem
 from nestax.errors import check_setting
-from nestax.problems.portfolio.market import BOUNDED, UNBOUNDED, check_risk, read_market
+from nestax.problems.portfolio.market import BOUNDED, RISK, UNBOUNDED, read_market
 from nestax.problems.portfolio.mean_deviation import mean_return
 
 
@@ -59,7 +59,7 @@ def mean_variance(
             allows short sales.
         optimum: the least value of F, where it is known; filled in on "budget" and "free".
     """
-    check_risk(risk)
+    check_setting("risk", risk, *RISK)
     market = read_market(returns, constraint, bounds, allowed=BOUNDED + UNBOUNDED)
     frontier = market.frontier()
     if frontier is not None:

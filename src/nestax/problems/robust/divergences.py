@@ -31,13 +31,9 @@ from nestax.problems.tilted.tilting import (
 Dual = dict[str, Array]
 
 
-def positive_and_finite(x: Any) -> Any:
-    return (x > 0) & (x < np.inf)
-
-
 def _check(name: str, value: Any) -> None:
     number = math.nan if value is None or callable(value) else value
-    check_setting(name, number, "positive and finite", positive_and_finite)
+    check_setting(name, number, "positive and finite", lambda x: (x > 0) & (x < np.inf))
 
 
 class AbstractDivergence(eqx.Module):

@@ -129,12 +129,12 @@ class ExactCox:
     def _at_risk(self, x: np.ndarray) -> np.ndarray:
         """The sum of x over every risk set."""
         sets = self.sets
-        column = lambda y: y.reshape(-1, *[1] * (x.ndim - 1))
+        column = (-1, *[1] * (x.ndim - 1))
         out = self._running(x)[sets.stop - 1]
-        out -= column(sets.spared) * self._together(x[sets.events])
+        out -= sets.spared.reshape(column) * self._together(x[sets.events])
         if sets.late is not None:
             late = self._running(x[sets.late.order])[sets.late.stop - 1]
-            out -= column(sets.late.stop > sets.late.start) * late
+            out -= (sets.late.stop > sets.late.start).reshape(column) * late
         return out
 
     def _exposed(self, y: np.ndarray) -> np.ndarray:

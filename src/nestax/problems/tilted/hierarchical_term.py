@@ -161,13 +161,7 @@ def hierarchical_term(
         data = Population(jnp.arange(len(sizes)), weights=share)
     return Problem(
         [
-            Level(
-                losses,
-                members,
-                args=inner.args,
-                project=inner.range,
-                name="losses",
-            ),
+            Level(losses, members, args=inner.args, project=inner.range, name="losses"),
             Level(untilted, args=inner.args, project=nonnegative, name="group_risks"),
             Level(across, data, args=outer.args, project=outer.range, name="groups"),
             Level(untilted, args=outer.args, name="risk"),

@@ -135,8 +135,8 @@ def make_tilt(t: float | None, start: Array, floor: float) -> Tilt:
             f"losses of {jnp.max(start):.3g} at the start are too large for a tilt of {t:g} in "
             f"{start.dtype}: scale the targets, choose another w0, or a tilt nearer to 0."
         )
-    array = lambda x: jnp.asarray(x, start.dtype)
-    return Tilt((array(t), c), TiltedRange(array(t), c, start, array(floor)))
+    number = jnp.asarray(t, start.dtype)
+    return Tilt((number, c), TiltedRange(number, c, start, jnp.asarray(floor, start.dtype)))
 
 
 def with_tilts(problem: Problem, **tilts: Any) -> Problem:
