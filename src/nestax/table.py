@@ -85,8 +85,8 @@ def number(x: float, digits: int = 6) -> str:
 
 def inert(cell: Any) -> Any:
     """A cell of a CSV file that no program takes for a formula; numbers stay numbers."""
-    words = isinstance(cell, str) and cell.startswith(FORMULAS)
-    return f"'{cell}" if words and not is_number(cell) else cell
+    text = isinstance(cell, str) and cell.startswith(FORMULAS)
+    return f"'{cell}" if text and not is_number(cell) else cell
 
 
 def is_number(x: Any) -> bool:

@@ -34,10 +34,10 @@ def check_batched(level: Level, single: Level, x: PyTree, *, draws: int = 8, see
     source: Any = single.source
     shapes = jax.eval_shape(lambda: x)
     many = level.bind(shapes)
-    one = single.bind(shapes)
+    alone = single.bind(shapes)
     batch = source.draw(jax.random.key(seed), jnp.asarray(0), draws)
     value, pull = many.value_and_pull(x, batch)
-    expected, expected_pull = one.value_and_pull(x, batch)
+    expected, expected_pull = alone.value_and_pull(x, batch)
     leaves, treedef = jax.tree.flatten(expected)
     keys = jax.random.split(jax.random.key(seed + 1), len(leaves))
     direction = treedef.unflatten(
@@ -322,6 +322,7 @@ def is_exact_without_noise(method: AbstractEstimator) -> None:
 
     (value, grad), stacked = run()
     estimates = [jax.tree.map(lambda x, t=t: x[t], stacked) for t in range(STEPS)]
+    # Rounding of some hundred operations, far below what a wrong formula would make.
     tolerance = float(np.finfo(np.asarray(value).dtype).eps) ** 0.75
     for step, estimate in enumerate(estimates):
         for what, got, want in (("value", estimate.value, value), ("gradient", estimate.grad, grad)):

@@ -239,7 +239,7 @@ def by_label(
 ) -> dict[str, dict[str, float]]:
     """The share of rows of every label that each classifier has right; common labels first."""
     names, counts = np.unique(labels, return_counts=True)
-    right = {name: words == y for name, words in predicted.items()}
+    right = {name: predictions == y for name, predictions in predicted.items()}
     return {
         str(label): {name: float(hits[labels == label].mean()) for name, hits in right.items()}
         for label in names[np.argsort(-counts, kind="stable")]
@@ -300,10 +300,10 @@ def _table(kind: str, shares: dict[str, dict[str, str]], known: Examples, new: E
 
 
 def _totals(shares: dict[str, dict[str, str]]) -> Table:
-    words = {"balanced": "mean over classes (balanced accuracy)", "rows": "all rows"}
+    names = {"balanced": "mean over classes (balanced accuracy)", "rows": "all rows"}
     return Table(
         ["accuracy", *shares["rows"]],
-        [[words[label], *row.values()] for label, row in shares.items()],
+        [[names[label], *row.values()] for label, row in shares.items()],
     )
 
 

@@ -34,14 +34,14 @@ OF_COMMANDS = ("plot", "sklearn", "data")
 def examine(as_json: bool) -> None:
     """Prints what was found, and a warning for whatever is slow or missing."""
     kept = speed_up()  # before anything starts JAX
-    found = environment()
+    facts_found = environment()
     missing = {
         extra: lack
         for extra, (packages, lack) in EXTRAS.items()
         if not all(importlib.util.find_spec(name) for name in packages)
     }
     facts = {
-        **{key: value for key, value in found.items() if key != "made"},
+        **{key: value for key, value in facts_found.items() if key != "made"},
         "extras": ", ".join(extra for extra in EXTRAS if extra not in missing) or "none",
         "extras not here": ", ".join(missing) or "none",
         "data folder": _folder(os.environ.get("NESTAX_DATA"), "NESTAX_DATA is not set"),
@@ -51,7 +51,7 @@ def examine(as_json: bool) -> None:
         "cache folder": _folder(fetching.cache(), "no pooch, so no downloads"),
         "data sets": _data_sets(),
     }
-    warnings = _warnings(found, missing)
+    warnings = _warnings(facts_found, missing)
     if as_json:
         typer.echo(json.dumps({**facts, "warnings": warnings}, ensure_ascii=False))
         return

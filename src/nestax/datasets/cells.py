@@ -44,14 +44,14 @@ class Faults:
         if not self.found:
             return
         shown = SHOWN if len(self.found) == 1 else SHOWN_OF_SEVERAL
-        told = [
+        sentences = [
             f"{what}{few(list(places[:shown]), count)}{advice}"
             for what, places, count, advice in self.found
         ]
-        if len(told) == 1:
-            raise ProblemError(f"{self.path} {told[0]}.")
-        every = "; ".join(f"({k}) it {words}" for k, words in enumerate(told, 1))
-        raise ProblemError(f"{self.path} has {len(told)} faults: {every}.")
+        if len(sentences) == 1:
+            raise ProblemError(f"{self.path} {sentences[0]}.")
+        every = "; ".join(f"({k}) it {sentence}" for k, sentence in enumerate(sentences, 1))
+        raise ProblemError(f"{self.path} has {len(sentences)} faults: {every}.")
 
 
 def cells_of(path: str, data: bytes) -> "Cells":
@@ -105,37 +105,37 @@ class Cells:
         text = np.zeros_like(odd)
         for i, j in np.argwhere(odd):
             text[i, j] = not is_missing(self.rows[i][j])
-        words = 2 * text.sum(axis=0) > len(text)
+        wordy = 2 * text.sum(axis=0) > len(text)
         empty = np.all(odd & ~text, axis=0)
-        if words.any():
-            examples = {int(j): self.rows[int(np.argmax(text[:, j]))][j] for j in np.flatnonzero(words)}
-            self.refuse_columns("holds words instead of numbers in ", words, examples=examples)
-        self.refuse(text & ~words, "text where numbers belong", advice)
+        if wordy.any():
+            examples = {int(j): self.rows[int(np.argmax(text[:, j]))][j] for j in np.flatnonzero(wordy)}
+            self.refuse_columns("holds words instead of numbers in ", wordy, examples=examples)
+        self.refuse(text & ~wordy, "text where numbers belong", advice)
         self.refuse_columns("has no number in ", empty)
-        missing = odd & ~text & ~empty & ~words
+        missing = odd & ~text & ~empty & ~wordy
         self.refuse(missing, "missing cells", fill)
         return values
 
     def refuse(self, wrong: np.ndarray, what: str, advice: str = "correct the file") -> None:
         """Notes where ``wrong`` is true, if anywhere."""
-        found = np.argwhere(wrong)
+        cells = np.argwhere(wrong)
         places = [
             f"{self.word} {self.lines[i]}, column {short(self.names[j])} ({short(self.rows[i][j])})"
-            for i, j in found[:SHOWN]
+            for i, j in cells[:SHOWN]
         ]
         if places:
-            self.faults.add(f"holds {what} at ", places, len(found), f": {advice}")
+            self.faults.add(f"holds {what} at ", places, len(cells), f": {advice}")
 
     def refuse_columns(
         self, what: str, wrong: np.ndarray, note: str = "", examples: dict[int, str] | None = None
     ) -> None:
         """Notes columns that are of no use, and how to do without them."""
-        found = np.flatnonzero(wrong)
+        columns = np.flatnonzero(wrong)
         such_as = {j: f" (such as {short(text)})" for j, text in (examples or {}).items()}
-        places = [f"column {short(self.names[j])}{such_as.get(int(j), '')}" for j in found]
+        places = [f"column {short(self.names[j])}{such_as.get(int(j), '')}" for j in columns]
         if places:
-            advice = f": {leave_out([self.names[j] for j in found])}{note}"
-            self.faults.add(what, places, len(found), advice)
+            advice = f": {leave_out([self.names[j] for j in columns])}{note}"
+            self.faults.add(what, places, len(columns), advice)
 
     def check_names(self, digits: bool = False) -> None:
         """Every column has a name of its own that is no number, or only digits if these are allowed."""
@@ -159,11 +159,11 @@ class Cells:
         """The words in the column of that name; missing ones are a fault."""
         self.find(name)
         k = self.names.index(name)
-        words = [row[k].strip() for row in self.rows]
+        entries = [row[k].strip() for row in self.rows]
         wrong = np.zeros((len(self.rows), len(self.names)), bool)
-        wrong[:, k] = [*map(is_missing, words)]
+        wrong[:, k] = [*map(is_missing, entries)]
         self.refuse(wrong, "missing cells", "fill them in, or leave those rows out")
-        return words
+        return entries
 
     def find(self, names: str | Iterable[str]) -> set[str]:
         """The names of one column or several; refuses the file at once if it lacks one of them."""

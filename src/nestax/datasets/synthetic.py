@@ -19,6 +19,6 @@ def synthetic_returns(
     strength = 0.9 / (1 + np.arange(factors))
     loadings = rng.uniform(0.5, 1.3, (factors, assets)) * rng.choice([1, 1, -1], (factors, assets))
     loadings[0] = np.abs(loadings[0])
-    own = rng.uniform(0.4, 1.0, assets)
+    noise = rng.uniform(0.4, 1.0, assets)
     drift = rng.uniform(0.02, 0.06, assets)
-    return drift + (shocks(periods, factors) * strength) @ loadings + own * shocks(periods, assets)
+    return drift + (shocks(periods, factors) * strength) @ loadings + noise * shocks(periods, assets)

@@ -71,6 +71,7 @@ class ASCGD(AbstractEstimator):
         omega, nu = (batch["value"] for batch in batches)
         beta = at(self.beta, state.count + 1)
         z = jax.tree.map(lambda new, old: old + (new - old) / beta, w, state.w)
+        # The value is asked for at the extrapolated point z, its derivative at the weights themselves.
         y = g.project(average(state.value[0], beta, g.value(z, omega)))
         _, pull_g = g.value_and_pull(w, omega)
         value, pull_f = f.value_and_pull(y, nu)

@@ -23,6 +23,7 @@ class Exact(AbstractEstimator):
     """
 
     passes: ClassVar = {"value": Calls(1, 1)}
+    # Every step is a refresh, for only those see the population.
     period: ClassVar = 1
     refresh_batch: ClassVar = "population"
 
@@ -47,6 +48,7 @@ class Exact(AbstractEstimator):
         pulls = []
         x = w
         for level, batch in zip(problem.levels, batches, strict=True):
+            # Not projected: exact values lie in their ranges.
             x, pull = level.value_and_pull(x, batch["value"])
             pulls.append(pull)
         return Estimate(x, pull_through(pulls, x), {}), ExactState(w)

@@ -73,6 +73,7 @@ class NASA(AbstractEstimator):
         tau = at(self.tau, state.count)
         u = state.value[0]
         sampled, pull_g = g.value_and_pull(w, omega)
+        # At the old u, which does not know this step's draws of g: so J and s are independent.
         value, pull_f = f.value_and_pull(u, nu)
         grad = average(state.grad, jnp.minimum(self.a * tau, 1), pull_through([pull_g, pull_f], value))
         value = f.project(value)

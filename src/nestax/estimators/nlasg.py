@@ -80,6 +80,7 @@ class MLNASA(AbstractEstimator):
         new = w
         old = state.w
         for level, batch, tracked in zip(problem.levels, batches, state.value, strict=True):
+            # At the old input, where the tracked value belongs; ``push`` carries it to the new one.
             f, push, pull = level.value_and_maps(old, batch["value"])
             pulls.append(pull)
             if level.deterministic and self.exact_levels:

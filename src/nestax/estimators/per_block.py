@@ -87,8 +87,8 @@ class PerBlock(AbstractEstimator):
         return PerBlock(self.estimator.defaults(problem, visits, sizes), self.store)
 
     def init(self, problem: Problem, w: PyTree, batches: Batches):
-        def start(chain: Problem, own: Batches) -> Any:
-            return self.estimator.init(chain, w, own)
+        def start(chain: Problem, draws: Batches) -> Any:
+            return self.estimator.init(chain, w, draws)
 
         return fill_table(problem, batches, start, self.store)
 
@@ -100,8 +100,8 @@ class PerBlock(AbstractEstimator):
         return self._visit(self.estimator.refresh, problem, w, batches, state)
 
     def _visit(self, method: Any, problem: Problem, w: PyTree, batches: Batches, state: PyTree):
-        def move(chain: Problem, own: Batches, row: PyTree) -> Any:
-            return method(chain, w, own, self._loaded(row, w))
+        def move(chain: Problem, draws: Batches, row: PyTree) -> Any:
+            return method(chain, w, draws, self._loaded(row, w))
 
         return visit_table(problem, batches, state, move)[:2]
 

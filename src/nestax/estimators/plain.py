@@ -37,8 +37,10 @@ class Plain(AbstractEstimator):
 
     def init(self, problem: Problem, w: PyTree, batches: Batches):
         if problem.blocks is not None:
-            each = visit_blocks(problem, batches, lambda chain, own: _plugged_in(chain, w, own)[0])
-            return mean_of_visited(each), PlainState(w, None)
+            estimates = visit_blocks(
+                problem, batches, lambda chain, draws: _plugged_in(chain, w, draws)[0]
+            )
+            return mean_of_visited(estimates), PlainState(w, None)
         return _plugged_in(problem, w, batches)
 
     def update(self, problem: Problem, w: PyTree, batches: Batches, state: PlainState):

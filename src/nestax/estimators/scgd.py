@@ -61,6 +61,7 @@ class SCGD(AbstractEstimator):
         g, f = problem.levels
         omega, nu = (batch["value"] for batch in batches)
         sampled, pull_g = g.value_and_pull(w, omega)
+        # y moves first: ∇f is taken at the new average, as published.
         y = g.project(average(state.value[0], at(self.beta, state.count + 1), sampled))
         value, pull_f = f.value_and_pull(y, nu)
         grad = pull_through([pull_g, pull_f], value)

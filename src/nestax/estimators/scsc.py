@@ -25,18 +25,13 @@ from nestax.parts.plug_in import plug_in
 from nestax.parts.settings import Setting, at, choice, scaled, setting
 from nestax.parts.tracking import storm
 from nestax.steps import Descent
+from nestax.steps.descent import beta_of_order_root
 
 
 class SCSCState(eqx.Module):
     w: PyTree
     value: tuple[PyTree, ...]
     count: Array
-
-
-def published_beta(count: Array, steps: Array) -> Array:
-    """min(1/2, 10/√N): of order α, as published; the factor is ours."""
-    del count
-    return jnp.minimum(0.5, 10 * steps**-0.5)
 
 
 class SCSC(AbstractEstimator):
@@ -61,7 +56,7 @@ class SCSC(AbstractEstimator):
     outer_passes: ClassVar = {"value": Calls(1, 1)}
 
     def published(self, problem: Problem, sizes: tuple[int, ...]):
-        return {"beta": published_beta}
+        return {"beta": beta_of_order_root}
 
     def published_step(self, problem: Problem):
         return Descent(scaled(self.lr, 1.0, lambda count, steps: steps**-0.5))
@@ -79,6 +74,7 @@ class SCSC(AbstractEstimator):
         old = state.w
         for i, (level, batch) in enumerate(zip(problem.levels, batches, strict=True)):
             y, push, pull = level.value_and_maps(new, batch["value"])
+            # The outermost value is raw: only its derivative enters the gradient.
             if not level.deterministic and i < len(problem.levels) - 1:
                 if self.mode == "two-point":
                     y_old = level.value(old, batch["value"])

@@ -107,14 +107,14 @@ class SelfTuning(AbstractEstimator):
             if state is not None:
                 old = state.value[i - 1] if i else state.w
                 before = Before(old, (state.value[i], state.jac[i]), state.believed[i], count, first[i])
-            here = look(level, new, batch["value"], before, self._remembers(level))
-            pulled = here.mean, here.plain
+            level_seen = look(level, new, batch["value"], before, self._remembers(level))
+            pulled = level_seen.mean, level_seen.plain
             if i and state is not None:
                 pulled = level.value_and_pull(mean, batch["value"])
             mean = level.project(pulled[0])
             plain.append(pulled[1])
-            seen.append(here)
-            value.append(level.project(here.value))
+            seen.append(level_seen)
+            value.append(level.project(level_seen.value))
             new = value[-1]
         tracked = [one.pull for one in seen], value[-1]
         grad, usual = gradient(tracked, (plain, mean), state and state.usual, count)

@@ -77,6 +77,7 @@ class SMVR(AbstractEstimator):
 
     def init(self, problem: Problem, w: PyTree, batches: Batches):
         nothing = (None,) * len(problem.levels)
+        # A count of −1, so that the first estimate is number 0 like that of every other method.
         empty = SMVRState(w, nothing, nothing, nothing, jnp.full((), -1, jnp.int32))
         return self._track(problem, w, batches, empty)
 
@@ -112,6 +113,7 @@ class SMVR(AbstractEstimator):
             held.append(remembered)
             new = value[-1]
             old = state.value[i]
+        # From the outermost level inwards: vectors are multiplied, and never two Jacobians.
         grad = pull_through([V.pull for V in jac], value[-1])
         kept = (None if v.deterministic else V for v, V in zip(problem.levels, jac, strict=True))
         state = SMVRState(w, tuple(value), tuple(kept), tuple(held), state.count + 1)

@@ -70,6 +70,7 @@ class SnapshotSMVR(Snapshots):
         beta = at(self.beta, state.count + 1)
 
         def track(new, old, snapshot, full, tracked):
+            # Next to the snapshot the draws cancel: what is left is the population mean.
             h = new - snapshot + full
             return (1 - beta) * (tracked + new - old) + beta * h
 

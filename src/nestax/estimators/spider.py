@@ -56,6 +56,7 @@ class SpiderBoost(Restarting):
     def update(self, problem: Problem, w: PyTree, batches: Batches, state: SpiderState):
         new = value_and_gradient(problem, w, batches)
         old = value_and_gradient(problem, state.w, batches)
+        # Nothing is forgotten, so errors add up along the differences until the next restart.
         tracked = storm(new, 1.0, (state.value, state.grad), old)
         return self._read(problem, w, tracked, state.count + 1)
 

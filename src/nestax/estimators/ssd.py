@@ -76,6 +76,7 @@ class SSD(AbstractEstimator):
 
     def init(self, problem: Problem, w: PyTree, batches: Batches):
         query = tuple(level.shape.inputs.structs() for level in problem.levels)
+        # Their weight is 0 at t = 1, where τ_1 = 0: the first query points are the inputs themselves.
         zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), query)
         return self.update(problem, w, batches, SSDState(w, zeros, jnp.zeros((), jnp.int32)))
 

@@ -66,6 +66,7 @@ class STORM(AbstractEstimator):
         return self._read(w, value, grad, _squared(grad), jnp.zeros((), jnp.int32))
 
     def update(self, problem: Problem, w: PyTree, batches: Batches, state: STORMState):
+        # a_t follows from the gradients up to the step before, so it knows nothing of this step's draw.
         keep = 1 - jnp.minimum(1, self.c * self._rate(state.total, state.count) ** 2)
         keep = keep.astype(state.value.dtype)
         new = value_and_gradient(problem, w, batches)

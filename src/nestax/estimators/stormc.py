@@ -83,6 +83,7 @@ class STORMC(AbstractEstimator):
         outer, pull_new = f.value_and_pull(value, batches[1]["jac"])
         _, pull_old = f.value_and_pull(state.value[0], batches[1]["jac"])
         new = pull_through([G.pull, pull_new], outer)
+        # What is subtracted is the product of the step before, with this step's draws of f alone.
         old = pull_through([state.jac.pull, pull_old], outer)
         grad = storm(new, keep_grad, state.grad, old)
         state = STORMCState(w, (value, f.project(outer)), G, grad, state.count + 1)

@@ -127,5 +127,6 @@ class ATSCGD(TSCGD):
     exponent: ClassVar = staticmethod(lambda K: (3 + K) / (7 + K))
 
     def query_point(self, problem: Problem, i: int, new: PyTree, old: PyTree, rate: Array):
+        # Extrapolated by 1/β: the average of queries at z then follows the input to first order.
         z = jax.tree.map(lambda n, o: o + (n - o) / rate, new, old)
         return z if i == 0 else problem.levels[i - 1].project(z)

@@ -104,11 +104,11 @@ def cox(risk: Float[Array, " b"], state: RiskSets, index: Any) -> tuple[Array, R
             f"risk is a vector with one number per row of the batch; got {jnp.shape(risk)}."
         )
     risk, memory = track(risk, state.memory, index, beta=1.0)
-    place = state.place[trees.row_numbers(index)]
+    places = state.place[trees.row_numbers(index)]
     log_sum, weight = jax.lax.stop_gradient(_sums(state, memory.value))
-    event = state.event[place]
-    value = jnp.mean(event * (log_sum[place] - jax.lax.stop_gradient(risk)))
-    slope = weight[place] - event
+    event = state.event[places]
+    value = jnp.mean(event * (log_sum[places] - jax.lax.stop_gradient(risk)))
+    slope = weight[places] - event
     value = value + jnp.mean(slope * (risk - jax.lax.stop_gradient(risk)))
     return value, eqx.tree_at(lambda s: s.memory, state, memory)
 

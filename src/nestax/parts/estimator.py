@@ -275,6 +275,7 @@ def draw_batches(
     else:
         per_level = [tuple(passes)] * len(problem.levels)
     levels = len(problem.levels)
+    # Pass k of level i has key k·levels + i: a further pass leaves the keys of the first as they are.
     names = list(per_level[0])
     keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jnp.arange(levels * len(names)))
     batches: tuple[dict[str, Any], ...] = tuple({} for _ in problem.levels)

@@ -66,10 +66,10 @@ class Settings(eqx.Module):
     def __repr__(self) -> str:
         """As it would be typed, without what is as it is by default."""
         fields = [field for field in dataclasses.fields(self) if field.init and field.repr]
-        told = {field.name: _told(getattr(self, field.name)) for field in fields}
+        texts = {field.name: _told(getattr(self, field.name)) for field in fields}
         usual = {field.name: _told(field.default) for field in fields}
-        words = [f"{name}={word}" for name, word in told.items() if word != usual[name]]
-        return f"{type(self).__name__}({', '.join(words)})"
+        arguments = [f"{name}={word}" for name, word in texts.items() if word != usual[name]]
+        return f"{type(self).__name__}({', '.join(arguments)})"
 
 
 def _told(value: Any) -> str:
@@ -79,8 +79,8 @@ def _told(value: Any) -> str:
     known = isinstance(value, float | np.ndarray | jax.Array) and not is_traced(value)
     if not (known and np.ndim(value) < 2 and jnp.issubdtype(jnp.result_type(value), jnp.number)):
         return eqx.tree_pformat(value)
-    words = [number(float(x)) for x in np.atleast_1d(value)]
-    return f"[{', '.join(words)}]" if np.ndim(value) else words[0]
+    numbers = [number(float(x)) for x in np.atleast_1d(value)]
+    return f"[{', '.join(numbers)}]" if np.ndim(value) else numbers[0]
 
 
 def as_setting(value: Any) -> Any:

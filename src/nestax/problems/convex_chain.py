@@ -44,8 +44,8 @@ def total_of(fn: Any) -> Any:
     """The outermost form of a level: its entries weighted by t and added up."""
 
     def outer(x: Array, draw: Any) -> Array:
-        own, t = draw
-        return t @ fn(x, own)
+        row, t = draw
+        return t @ fn(x, row)
 
     return outer
 
@@ -89,9 +89,9 @@ def convex_chain(
         functions = []
         outer = Level(norm_of_affine, data[0], name="loss")
     elif outer_exact:
-        own = jnp.asarray(data[-1].mean(axis=0))
+        mean_row = jnp.asarray(data[-1].mean(axis=0))
         fn = functions.pop()
-        outer = Level(lambda x, own: jnp.sum(fn(x, own)), args=(own,), name="total")
+        outer = Level(lambda x, mean_row: jnp.sum(fn(x, mean_row)), args=(mean_row,), name="total")
     else:
         outer = Level(total_of(functions.pop()), (data[-1], weights), name="total")
     inner = [

@@ -181,20 +181,20 @@ def _losses(row_loss: RowLoss, w: PyTree, parts: Any) -> list[Array]:
 def _losses_at(row_loss: RowLoss, w: PyTree, rows: Any, names: list[str]) -> list[Array]:
     with refusing("model, loss and rows do not fit together"):
         losses = _losses(row_loss, w, rows)
-    for name, each in zip(names, losses, strict=True):
-        if each.ndim != 1:
+    for name, part in zip(names, losses, strict=True):
+        if part.ndim != 1:
             raise ProblemError(
-                f"loss must be one number for every row; for {name} it has the shape {each.shape[1:]}."
+                f"loss must be one number for every row; for {name} it has the shape {part.shape[1:]}."
             )
-        bad = np.flatnonzero(~np.isfinite(each))
+        bad = np.flatnonzero(~np.isfinite(part))
         if bad.size:
             raise ProblemError(
-                f"the loss of row {bad[0]} of {name} is {each[bad[0]]} at the start: choose another w0, "
+                f"the loss of row {bad[0]} of {name} is {part[bad[0]]} at the start: choose another w0, "
                 "or scale X."
             )
-        if (each < 0).any():
+        if (part < 0).any():
             raise ProblemError(
-                f"the loss of row {jnp.argmin(each)} of {name} is {each.min():.3g}, and losses must be "
+                f"the loss of row {jnp.argmin(part)} of {name} is {part.min():.3g}, and losses must be "
                 "at least 0: add a constant to the loss."
             )
     return losses
@@ -204,10 +204,10 @@ def _refuse_unlike(names: list[str], tables: list[tuple[np.ndarray, np.ndarray]]
     for name, (X, y) in zip(names, tables, strict=True):
         if len(X) != len(y):
             raise ProblemError(f"{name} has {len(X)} rows in X but {len(y)} in y.")
-        for word, own, other in (("features", X, tables[0][0]), ("targets", y, tables[0][1])):
-            if own.shape[1:] != other.shape[1:]:
+        for word, table, other in (("features", X, tables[0][0]), ("targets", y, tables[0][1])):
+            if table.shape[1:] != other.shape[1:]:
                 raise ProblemError(
-                    f"{name} has {word} of shape {own.shape[1:]} in a row where {names[0]} has "
+                    f"{name} has {word} of shape {table.shape[1:]} in a row where {names[0]} has "
                     f"{other.shape[1:]}: every row needs the same ones."
                 )
 
@@ -269,9 +269,9 @@ def read_numbers(x: Any, what: str) -> np.ndarray:
         raise ProblemError(f"{what} must have one entry for every row; got {x}.")
     where = np.argwhere(~np.isfinite(x))
     if len(where):
-        place = ", ".join(f"{word} {k}" for word, k in zip(("row", "column"), where[0], strict=False))
+        axes = zip(("row", "column"), where[0], strict=False)
         raise ProblemError(
-            f"{what} has {len(where)} entries that are NaN or infinite, the first at {place}: remove or "
-            "fill them."
+            f"{what} has {len(where)} entries that are NaN or infinite, the first at "
+            f"{', '.join(f'{axis} {k}' for axis, k in axes)}: remove or fill them."
         )
     return x

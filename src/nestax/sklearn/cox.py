@@ -185,11 +185,11 @@ def concordance_index(event: Any, time: Any, risk: Any) -> float:
     order = np.lexsort((event, -time))  # whom an event is compared with is a beginning of it
     _, rank = np.unique(risk[order], return_inverse=True)
     latest, happened = -time[order], event[order]
-    here = np.flatnonzero(happened)
+    events = np.flatnonzero(happened)
     # Censored rows of the same time stand before its events.
     censored = np.concatenate([[0], np.cumsum(~happened)])
-    first = np.searchsorted(latest, latest[here])
-    past = np.searchsorted(latest, latest[here], side="right")
+    first = np.searchsorted(latest, latest[events])
+    past = np.searchsorted(latest, latest[events], side="right")
     before = first + censored[past] - censored[first]
     pairs = before.sum()
     if not pairs:
@@ -204,7 +204,7 @@ def concordance_index(event: Any, time: Any, risk: Any) -> float:
         shift = np.arange(len(rows)) * (len(rank) + 1)
         asked = before & size > 0  # the first ``before`` rows are made of one block per bit
         block = before[asked] // size - 1
-        key = rank[here[asked]] + shift[block]
+        key = rank[events[asked]] + shift[block]
         flat = (rows + shift[:, None]).ravel()
         low = np.searchsorted(flat, key)
         below += (low - block * size).sum()

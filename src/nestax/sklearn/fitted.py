@@ -88,6 +88,7 @@ def warn_if_not_finite(result: Result, stacklevel: int) -> None:
 def without_jax(carry: Continuation) -> Continuation:
     """Turns a carry into NumPy arrays, so that an estimator can be copied, hashed and pickled."""
     leaves = [np.asarray(x) for x in jax.tree.leaves(carry.lane)]
+    # A typed key cannot be pickled, its data can.
     return dataclasses.replace(carry, lane=leaves, key=np.asarray(jax.random.key_data(carry.key)))
 
 

@@ -108,6 +108,7 @@ class LinearModel(Fitted, abc.ABC):
     def _begin(self, X: np.ndarray, y: np.ndarray) -> None:
         """Everything that does not depend on what was fitted before."""
         self._scaler = StandardScaler().fit(X)
+        # Zero columns change no score, and programs are compiled for shapes.
         width = -(-X.shape[1] // COLUMNS) * COLUMNS
         scores = self._begin_targets(y)
         self._w = {"slope": np.zeros((width, *scores)), "intercept": np.zeros(scores)}

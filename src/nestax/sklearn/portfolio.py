@@ -155,6 +155,7 @@ class MeanDeviationPortfolio(Fitted):
 
     def _build(self, X: np.ndarray, w: np.ndarray | None = None) -> tuple[ExactPortfolio, Problem]:
         """F for returns with c = 0 and s = 1, in closed form and as a problem that starts at w."""
+        # In single precision a mean far from 0, as of returns counted from 1, would eat the digits.
         rows = (X - self._centre) / self.scale_
         facts: dict[str, Any] = {"risk": self.risk, "delta": self.delta}
         low, high = read_bounds((0, 1) if self.bounds is None else self.bounds, rows.shape[1])

@@ -32,6 +32,7 @@ class Window(Population):
         count = len(jax.tree.leaves(rows)[0])
         index = np.arange(filled_size(count, fewest)) % count
         super().__init__(jax.tree.map(lambda x: x[index], rows))
+        # A row that is there c times weighs 1/c of one: means are those of the rows as given.
         self.weights = on_device(1 / (count * np.bincount(index)[index]))
         self.count = jnp.asarray(count)
 
@@ -72,8 +73,8 @@ class GroupsWindow(AbstractSource):
         )
 
     def example(self) -> PyTree:
-        one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), self.data)
-        return (one,) * self.cost
+        row = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), self.data)
+        return (row,) * self.cost
 
     @property
     def cost(self) -> int:

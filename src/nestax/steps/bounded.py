@@ -35,5 +35,6 @@ class Bounded(AbstractStep):
         eps = at(self.eps, state)
         target = problem.proximal(jax.tree.map(lambda x, v: x - lr * v, w, grad), lr)
         length = optax.tree.norm(trees.as_average(optax.tree.sub(target, w)))
+        # min{1/2, ηε/length} without a quotient where the length is 0.
         share = jnp.where(length > 2 * lr * eps, lr * eps / jnp.maximum(length, lr * eps), 0.5)
         return average(w, share.astype(problem.dtype), target), state + 1

@@ -29,6 +29,7 @@ class Normalized(AbstractStep):
 
     def update(self, problem: Problem, w: PyTree, grad: PyTree, aux: dict[str, Array], state: Any):
         size = optax.tree.norm(trees.as_average(grad))
+        # A gradient of 0 stays where it is instead of dividing by its length.
         lr = at(self.lr, state) / jnp.where(size > 0, size, 1)
         moved = jax.tree.map(lambda x, v: x - (lr * v).astype(x.dtype), w, grad)
         return problem.proximal(moved, lr.astype(problem.dtype)), state + 1

@@ -133,8 +133,8 @@ def _nested(problem: Problem, w: PyTree, confidence: float, draws: int | None, s
     if draws is None:
         raise ProblemError("outer draws never end: say how many to use, nx.evaluate(..., draws=1000).")
     draws = max(2, check_count("draws", draws))
-    each = np.asarray(compute(_values_of_outer, problem, w, jax.random.key(seed), draws), np.float64)
-    return _interval(each.mean(), _variance_of_mean(each), confidence)
+    values = np.asarray(compute(_values_of_outer, problem, w, jax.random.key(seed), draws), np.float64)
+    return _interval(values.mean(), _variance_of_mean(values), confidence)
 
 
 def _values_of_outer(problem: Problem, w: PyTree, key: Array, draws: int) -> Array:
@@ -246,6 +246,7 @@ def _mean_over(fn: Callable[..., PyTree], level: Level, x: PyTree, *rest: PyTree
     total: PyTree = None
     for share, part in _parts(level.source):
         mean = compute(fn, level, x, part, *rest)
+        # In float64 on the host: over many parts single precision would lose digits.
         part_of_total = jax.tree.map(lambda x, s=share: s * np.asarray(x, np.float64), mean)
         total = part_of_total if total is None else jax.tree.map(np.add, total, part_of_total)
     return jax.tree.map(lambda x: jnp.asarray(x, level.shape.inputs.leaves[0][1]), total)

@@ -138,18 +138,18 @@ def estimate_constants(
         first = jnp.asarray(rng.standard_normal((points, 4, x.shape[1])), problem.dtype)
         # Levels of one kind compile once, whatever they are called.
         squares, x = compute(_observe, level.replace(name=""), x, batch, first)
-        found = {k: float(np.sqrt(np.max(square))) for k, square in jax.device_get(squares).items()}
-        if not np.all(np.isfinite([*found.values()])) or not np.all(np.isfinite(x)):
+        roots = {k: float(np.sqrt(np.max(square))) for k, square in jax.device_get(squares).items()}
+        if not np.all(np.isfinite([*roots.values()])) or not np.all(np.isfinite(x)):
             raise ProblemError(
                 f"level {level.name!r} is not finite, or its Jacobian is not, somewhere within "
                 f"{radius:.3g} of the start: give a smaller radius=, or keep its input in its domain."
             )
-        if found["mean_pair"] > 2 * found["mean_L_J"]:
+        if roots["mean_pair"] > 2 * roots["mean_L_J"]:
             notes.append(
                 f"level {level.name!r}: its Jacobian changes more between points than its derivative at "
                 "points explains: it jumps, so that there is no L_J, or it needs more points."
             )
-        levels.append(_constants(level.name, found))
+        levels.append(_constants(level.name, roots))
     return ObservedConstants(tuple(levels), points, radius, tuple(notes))
 
 
@@ -157,13 +157,13 @@ def _worst(levels: tuple[LevelConstants, ...]) -> list[float]:
     return [max(numbers) for numbers in list(zip(*levels, strict=True))[1:]]
 
 
-def _constants(name: str, found: dict[str, float]) -> LevelConstants:
+def _constants(name: str, roots: dict[str, float]) -> LevelConstants:
     # A mean-squared constant is never the smaller one, whatever power iteration has left undone.
-    L_f = found["L_f"]
-    L_J = max(found["L_J"], found["pair"])
-    mean_L_f = max(found["mean_L_f"], L_f)
-    mean_L_J = max(found["mean_L_J"], found["mean_pair"], L_J)
-    return LevelConstants(name, L_f, L_J, found["sigma_f"], found["sigma_J"], mean_L_f, mean_L_J)
+    L_f = roots["L_f"]
+    L_J = max(roots["L_J"], roots["pair"])
+    mean_L_f = max(roots["mean_L_f"], L_f)
+    mean_L_J = max(roots["mean_L_J"], roots["mean_pair"], L_J)
+    return LevelConstants(name, L_f, L_J, roots["sigma_f"], roots["sigma_J"], mean_L_f, mean_L_J)
 
 
 # Where to look
@@ -228,6 +228,7 @@ def _observe(
 
     first: what power iteration starts from, one vector for each of four constants.
     """
+    # One point after the other: all Jacobians of all draws at all points would not fit.
     pairs = (points, jnp.roll(points, 1, axis=0), first)
     return jax.lax.map(lambda pair: _look(level, batch, *pair), pairs)
 
@@ -275,12 +276,12 @@ def _unravel(level: Level, x: Array) -> PyTree:
     return inputs.treedef.unflatten(shaped)
 
 
-def _between(one: PyTree, two: PyTree, distance: Array) -> tuple[Array, Array]:
+def _between(first: PyTree, second: PyTree, distance: Array) -> tuple[Array, Array]:
     """‖E(J(x) − J(y))‖²/‖x − y‖² and E‖J(x) − J(y)‖²/‖x − y‖²; 0 where that is rounding only."""
-    change = jax.tree.map(jnp.subtract, one, two)
-    rounding = (1e3 * jnp.finfo(distance.dtype).eps) ** 2 * _mean_square(one)
-    seen = (distance > 0) & (_mean_square(change) > rounding)
-    scale = jnp.where(seen, 1 / _positive(distance), 0)
+    change = jax.tree.map(jnp.subtract, first, second)
+    rounding = (1e3 * jnp.finfo(distance.dtype).eps) ** 2 * _mean_square(first)
+    visible = (distance > 0) & (_mean_square(change) > rounding)
+    scale = jnp.where(visible, 1 / _positive(distance), 0)
     return scale * _square_of_mean(change), scale * _mean_square(change)
 
 

@@ -68,10 +68,10 @@ class CVaRRobust(torch.nn.Module):
             losses = losses.float()
         if self.tracked.n is None:
             return self.tracked(losses.quantile(1 - self.share), index)
-        seen = self.tracked(losses, index)
+        known = self.tracked(losses, index)
         if self.training:
-            seen = self.tracked.value
-        return seen.masked_fill(~seen.isfinite(), math.nan).nanquantile(1 - self.share)
+            known = self.tracked.value
+        return known.masked_fill(~known.isfinite(), math.nan).nanquantile(1 - self.share)
 
 
 class DonskerVaradhan(torch.nn.Module):

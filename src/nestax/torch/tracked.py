@@ -130,8 +130,8 @@ class Tracked(torch.nn.Module):
         rows = None if index is None else self._rows(index)
         stored = self.value[rows]
         first = stored.reshape(len(stored), -1)[:, :1].isinf().any(1)
-        seen = new if self.gain is None else new.mean(1)
-        value = _either(first, seen, stored)
+        mean = new if self.gain is None else new.mean(1)
+        value = _either(first, mean, stored)
         fine = _finite(new) if old is None else _finite(new) & (first | _finite(old))
         if self.beta is not None:
             moved = value + self.beta * (new - value)
@@ -150,7 +150,7 @@ class Tracked(torch.nn.Module):
             believed = _either(first, first_belief(draws), believed)
             self._write("belief", rows, _either(fine, believed, belief))
             self._write("count", rows, count + fine)
-        moved = _either(first, seen, moved)
+        moved = _either(first, mean, moved)
         if self.project is not None:
             moved = self._projected(moved)
         shown = value if self.lagged else moved

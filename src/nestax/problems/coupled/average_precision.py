@@ -64,8 +64,8 @@ class MeanPrecision(eqx.Module):
     def __call__(self, w: PyTree) -> Array:
         h = self.score.each(w, self.X)
 
-        def of(own: Array) -> Array:
-            loss = hinge(h - own, self.margin)
+        def of(score: Array) -> Array:
+            loss = hinge(h - score, self.margin)
             return (loss @ self.y) / jnp.sum(loss)
 
         return -jnp.mean(over_anchors(of, h[self.positives], len(h)))
@@ -115,7 +115,7 @@ def average_precision(
         [
             Level(Ranks(score, count), pairs, args=(by,), project=wedge, name="ranks"),
             Level(
-                lambda ranks, own: -(ranks[0] + own) / (ranks[1] + own),
+                lambda ranks, self_share: -(ranks[0] + self_share) / (ranks[1] + self_share),
                 args=(by**2 / (count - 1),),
                 name="precision",
             ),

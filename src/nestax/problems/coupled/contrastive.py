@@ -40,6 +40,7 @@ COLDEST = 0.05
 
 
 def unit(v: Array) -> Array:
+    # A square root has no derivative at 0, where a network with dead units may start.
     return v / jnp.sqrt(v @ v + jnp.finfo(v.dtype).tiny)
 
 
@@ -125,10 +126,10 @@ class Contrast(eqx.Module):
         places = jnp.arange(len(x))
 
         def each(i: Array) -> Array:
-            own = x[i] @ z[i]
+            cosine = x[i] @ z[i]
 
             def side(anchor: Array, others: Array) -> Array:
-                apart = (others @ anchor - own) / temperature
+                apart = (others @ anchor - cosine) / temperature
                 return jax.nn.logsumexp(jnp.where(places == i, -jnp.inf, apart))
 
             left = side(x[i], z)

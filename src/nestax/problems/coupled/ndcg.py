@@ -115,32 +115,32 @@ def ndcg(
     y, which = y[order], which[order]
     starts = np.cumsum(size) - size
     worth = 2.0**y - 1
-    place = np.arange(len(y)) - starts[which]  # sorted by relevance, the best order
-    best = np.bincount(which, worth / np.log2(2 + place))
+    position = np.arange(len(y)) - starts[which]  # sorted by relevance, the best order
+    best = np.bincount(which, worth / np.log2(2 + position))
     relevant = np.flatnonzero(y > 0)
     if len(relevant) == 0:
         raise ProblemError("no document is relevant: some y must be above 0.")
-    own = which[relevant]
-    queries = len(np.unique(own))
-    gain = worth[relevant] / best[own] * len(relevant) / queries
+    queries_of = which[relevant]
+    queries = len(np.unique(queries_of))
+    gain = worth[relevant] / best[queries_of] * len(relevant) / queries
     score = Score(fit.row_loss.model)
     rows = fit.parts[0][0][order]
     visit = default_visit(visit, len(relevant))
     pairs = Conditional(
-        (rows[relevant], relevant, jnp.asarray(size[own], fit.dtype)),
+        (rows[relevant], relevant, jnp.asarray(size[queries_of], fit.dtype)),
         (rows, np.arange(len(y))),
         visit=visit,
-        ranges=(starts[own], size[own]),
+        ranges=(starts[queries_of], size[queries_of]),
     )
-    gains, others, by = (jnp.asarray(x, fit.dtype) for x in (gain, size[own] - 1, margin))
+    gains, others, by = (jnp.asarray(x, fit.dtype) for x in (gain, size[queries_of] - 1, margin))
     documents = Conditional((gains, others), visit=visit)
     exact = MeanGain(
         score,
         rows,
         by,
         jnp.asarray(relevant),
-        jnp.asarray(starts[own]),
-        jnp.asarray(size[own]),
+        jnp.asarray(starts[queries_of]),
+        jnp.asarray(size[queries_of]),
         gains,
         int(size.max()),
     )

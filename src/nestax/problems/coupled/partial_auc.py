@@ -68,6 +68,7 @@ def at_least_one(value: Any) -> Any:
 
 def two_way(value: tuple[Array, Array], scale: Array, other: Array) -> Array:
     u, threshold = value
+    # expm1 keeps the digits where the threshold is close to the risk, which is where it ends.
     return threshold + other * jnp.expm1((scale * jnp.log(u) - threshold) / other)
 
 
@@ -85,8 +86,8 @@ class PartialRisk(eqx.Module):
         """r_i of every positive row."""
         h = self.score.each(model, self.negatives)
 
-        def of(own: Array) -> Array:
-            losses = self.surrogate(h - own) / self.scale
+        def of(score: Array) -> Array:
+            losses = self.surrogate(h - score) / self.scale
             return self.scale * (jax.nn.logsumexp(losses) - np.log(len(h)))
 
         return over_anchors(of, self.score.each(model, self.positives), len(h))

@@ -45,7 +45,7 @@ class MeanLoss(eqx.Module):
         x, y = self._examples(w, rows, images)
         if not jnp.issubdtype(y.dtype, jnp.integer):
             return self.row_loss.each(w, (x, y))
-        guess = jax.vmap(lambda one: jnp.argmax(self.row_loss.model(w, one)))(x)
+        guess = jax.vmap(lambda example: jnp.argmax(self.row_loss.model(w, example)))(x)
         return (guess == y).astype(_dtype(w))
 
     def _examples(self, w: PyTree, rows: tuple[Array, Array], images: Array | None) -> Any:
@@ -89,6 +89,7 @@ class Adapted(eqx.Module):
             return jnp.mean(self.step.loss.scores(adapted, query, images))
 
         pairs = (self.tasks.support, self.tasks.query)
+        # Some tasks at a time: every one of them holds its own weights.
         return jnp.mean(jax.lax.map(score, pairs, batch_size=self.at_once))
 
 

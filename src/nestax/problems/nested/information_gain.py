@@ -38,10 +38,10 @@ class Evidence(eqx.Module):
     log_prob: Callable[[PyTree, PyTree, PyTree], Array]
 
     def __call__(self, w: PyTree, draw: Any) -> Array:
-        (cause, words), other = draw
-        outcome = self.simulate(w, cause, jax.random.wrap_key_data(words))
-        beside, own = (jnp.reshape(self.log_prob(w, c, outcome), ()) for c in (other, cause))
-        return ratio(beside - own)
+        (cause, key_data), other = draw
+        outcome = self.simulate(w, cause, jax.random.wrap_key_data(key_data))
+        beside, likelihood = (jnp.reshape(self.log_prob(w, c, outcome), ()) for c in (other, cause))
+        return ratio(beside - likelihood)
 
 
 class Outcomes(eqx.Module):
@@ -126,8 +126,8 @@ def information_gain(
 
 def _check_continuous(evidence: Evidence, w: PyTree, first: tuple[PyTree, Array]) -> None:
     """Refuses outcomes whose derivative by w does not tell how w changes them."""
-    cause, words = first
-    key = jax.random.wrap_key_data(words)
+    cause, key_data = first
+    key = jax.random.wrap_key_data(key_data)
     outcome = evidence.simulate(w, cause, key)
     kinds = sorted({str(jnp.asarray(x).dtype) for x in jax.tree.leaves(outcome)})
     whole = [kind for kind in kinds if not jnp.issubdtype(kind, jnp.floating)]

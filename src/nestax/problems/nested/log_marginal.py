@@ -36,8 +36,8 @@ class Weight(eqx.Module):
     log_weight: Callable[[PyTree, Array, Array], Array]
 
     def __call__(self, w: PyTree, draw: Any) -> Array:
-        (x, reference), words = draw
-        log = jnp.reshape(self.log_weight(w, x, jax.random.wrap_key_data(words)), ())
+        (x, reference), key_data = draw
+        log = jnp.reshape(self.log_weight(w, x, jax.random.wrap_key_data(key_data)), ())
         return ratio(log - reference)
 
 
@@ -88,6 +88,7 @@ def log_marginal(
             f"the log weights of row {bad[0]} give {references[bad[0]]} at the start: choose another "
             "w0, or draws z that can have made it."
         )
+    # Near E e^a at the start, so that weights are numbers of about 1 in single precision, too.
     rows = (X, references)
     visit = default_visit(visit, len(X))
     return Problem(

@@ -69,8 +69,8 @@ class AskedTwice(eqx.Module):
     simulate: Simulator
 
     def __call__(self, key: Array) -> tuple[PyTree, Any, Any]:
-        own, first, second = jax.random.split(key, 3)
-        state = self.states(own)
+        state_key, first, second = jax.random.split(key, 3)
+        state = self.states(state_key)
         return state, self.simulate(state, first), self.simulate(state, second)
 
 
@@ -163,9 +163,9 @@ def bellman(
         draw = outer.fn if isinstance(outer, Sampler) else OneOf(outer)
         source = Sampler(AskedTwice(draw, inner))
         return Problem([Level(Product(residual), source, args=(gamma,), name="product")], w0, **problem)
-    one = jnp.ones((), dtype)
+    share = jnp.ones((), dtype)
     if isinstance(outer, Sampler):
-        outer = Sampler(WithShare(outer.fn, one))
+        outer = Sampler(WithShare(outer.fn, share))
         visit = VISIT if visit is None else visit
     elif transitions is None:
         outer = (outer, jnp.ones(len(outer), dtype))
@@ -213,10 +213,11 @@ def _from_file(transitions: Any) -> tuple[Any, Any, Any, Any]:
             "transitions must be (s, r, s') with one state, one reward and one next state a row; got "
             f"shapes {s.shape}, {r.shape} and {after.shape}."
         )
-    own, which, count = np.unique(s, axis=0, return_inverse=True, return_counts=True)
+    states, which, count = np.unique(s, axis=0, return_inverse=True, return_counts=True)
     order = np.argsort(which.ravel(), kind="stable")
+    # Blocks are averaged with equal weights, and states count as often as they occur.
     share = count * len(count) / len(s)
-    outer = (own, share.astype(r.dtype if r.dtype.kind == "f" else float))
+    outer = (states, share.astype(r.dtype if r.dtype.kind == "f" else float))
     first = np.cumsum(count) - count
     rows = (r[order].astype(float), after[order])
     return outer, rows, (first, count), (jnp.asarray(s[0]), jnp.asarray(r[0]), jnp.asarray(after[0]))

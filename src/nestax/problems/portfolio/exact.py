@@ -124,6 +124,7 @@ class ExactPortfolio:
             for _ in range(NEWTON_STEPS):
                 move = self._newton(x)
                 error = self.gap(x) if self.bounded else -float(self.grad(x) @ move) / 2
+                # By the error alone: arrays cannot be compared where two errors are equal.
                 best = min(best, (error, x), key=lambda pair: pair[0])
                 if error <= TIGHT:
                     break
@@ -176,8 +177,9 @@ class ExactPortfolio:
         hessian += FLAT * np.trace(hessian) * np.eye(len(hessian))
         ones = np.ones((len(hessian), 1))
         system = np.block([[hessian, ones], [ones.T, np.zeros((1, 1))]])
-        found = np.linalg.lstsq(system, np.append(-self.grad(x)[inside], 0), rcond=None)[0][:-1]
-        move[inside] = found - found.mean()
+        # Least squares, for the system is singular where two assets are one.
+        solution = np.linalg.lstsq(system, np.append(-self.grad(x)[inside], 0), rcond=None)[0][:-1]
+        move[inside] = solution - solution.mean()
         return move
 
     def _along(self, x: np.ndarray, move: np.ndarray) -> np.ndarray:
@@ -198,6 +200,7 @@ class ExactPortfolio:
         arrived = reach <= length
         new = np.where(arrived & falls, self.low, np.where(arrived & grows, self.high, new))
         inside = (new > self.low) & (new < self.high)
+        # Rounding goes to the weights that have room for it.
         new[inside] += (1 - new.sum()) / max(inside.sum(), 1)
         return new
 

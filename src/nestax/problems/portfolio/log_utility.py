@@ -36,6 +36,7 @@ def shrinkage(x: Array, r: Array, shrink: Array) -> tuple[Array, Array]:
 def growth(yx: tuple[Array, Array], r: Array, unit: Array, floor: Array) -> Array:
     y, x = yx
     wealth = 1 + (r @ x + y) / unit
+    # Both pieces are always evaluated, and differentiated: the logarithm must not see what is cut off.
     tangent = jnp.minimum(wealth - floor, 0) / floor
     return -unit * (jnp.log(jnp.maximum(wealth, floor)) + tangent)
 

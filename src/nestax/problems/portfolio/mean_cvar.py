@@ -31,6 +31,7 @@ Weights = dict[str, Array]
 
 def utility(w: Weights, r: Array, risk: Array, tail: Array, width: Array) -> Array:
     gain = r @ w["x"]
+    # softplus is written so that it overflows on neither side.
     beyond = width * jax.nn.softplus((-gain - w["a"]) / width)
     return -gain + risk * (w["a"] + beyond / tail)
 

@@ -165,6 +165,7 @@ class ChiSquare(AbstractDivergence):
     def outer(self, u: Array, dual: Dual) -> Array:
         if self.radius is None:
             return dual["threshold"] + u / (2 * self.penalty) + self.penalty / 2
+        # At least λ₀² under the root: at u = 0 its derivative would be infinite.
         best = jnp.sqrt(jnp.maximum(u / (1 + 2 * self.radius), self.penalty**2))
         price = best / 2 + (best - self.penalty) * self.radius
         return dual["threshold"] + u / (2 * best) + price

@@ -117,8 +117,8 @@ class RobustRisk(eqx.Module):
 
     def __call__(self, w: Weights) -> Array:
         losses = [self.row_loss.each(w["model"], part) for part in self.rows]
-        each = losses[0] if len(losses) == 1 else jnp.stack([jnp.mean(part) for part in losses])
-        return self.divergence.risk(each, self.share, dual_of(w))
+        means = losses[0] if len(losses) == 1 else jnp.stack([jnp.mean(part) for part in losses])
+        return self.divergence.risk(means, self.share, dual_of(w))
 
 
 def dro(

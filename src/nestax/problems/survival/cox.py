@@ -71,12 +71,12 @@ class Sets(eqx.Module):
             self.late_last = whole(last)
             self.came = whole(np.argsort(sets.late.order))
 
-    def shares(self, event: Array, place: Array) -> Array:
+    def shares(self, event: Array, position: Array) -> Array:
         """s_ij."""
-        share = 1 - self.spared[event] * (place >= self.tied[event])
+        share = 1 - self.spared[event] * (position >= self.tied[event])
         if self.came is None or self.late_last is None:
             return share
-        return share * (self.came[place] > self.late_last[event])
+        return share * (self.came[position] > self.late_last[event])
 
     @eqx.filter_jit  # outside of compiled code a scan is hundreds of small programs
     def log_sums(self, risk: Array) -> Array:
@@ -122,9 +122,9 @@ class AtRisk(eqx.Module):
     counts: Array
 
     def __call__(self, w: PyTree, draw: tuple[Array, Array]) -> Array:
-        event, place = draw
-        risk = self.model(w, self.rows[place]) - self.model(w, self.rows[self.sets.events[event]])
-        return self.counts[event] * self.sets.shares(event, place) * jnp.exp(risk)
+        event, position = draw
+        risk = self.model(w, self.rows[position]) - self.model(w, self.rows[self.sets.events[event]])
+        return self.counts[event] * self.sets.shares(event, position) * jnp.exp(risk)
 
 
 class AtLeast(eqx.Module):

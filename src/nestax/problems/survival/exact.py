@@ -109,8 +109,8 @@ class ExactCox:
         _, _, log_sum = self._hazards(self.x @ w)
         out = []
         for stratum in range(len(self._strata)):
-            own = np.flatnonzero(self.sets.stratum[self.sets.events] == stratum)[::-1]
-            out.append((self.sets.events[own], np.cumsum(np.exp(-log_sum[own]))))
+            events = np.flatnonzero(self.sets.stratum[self.sets.events] == stratum)[::-1]
+            out.append((self.sets.events[events], np.cumsum(np.exp(-log_sum[events]))))
         return out
 
     def _hazards(self, risk: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

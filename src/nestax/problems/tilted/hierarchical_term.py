@@ -54,9 +54,9 @@ class PooledLosses(eqx.Module):
 
     def __call__(self, w: PyTree, member: tuple[Any, Array], *tilt: Array) -> Array:
         row, group = member
-        own = jnp.arange(self.share.size) == group
+        member_of = jnp.arange(self.share.size) == group
         losses = jnp.full(self.share.shape, self.row_loss(w, row))
-        return jnp.where(own, tilted(losses, *tilt) / self.share, 0)
+        return jnp.where(member_of, tilted(losses, *tilt) / self.share, 0)
 
 
 class AllGroups(eqx.Module):

@@ -52,6 +52,7 @@ def tilted(x: Array, *tilt: Array) -> Array:
     t, c = tilt
     exponent = t * (x - c)
     most = largest_exponent(x.dtype)
+    # Cut inside of the exponential: an infinite one times 0 would make the derivative NaN.
     return jnp.exp(jnp.minimum(exponent, most)) * (1 + jnp.maximum(exponent - most, 0))
 
 

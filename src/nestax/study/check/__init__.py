@@ -66,12 +66,12 @@ def check(problem: Problem, *, w: PyTree = None, draws: int = 512, seed: int = 0
     # Draws that lack these rows show none of the noise that they make.
     scale = max([scale, *(rows.size / rows.effective for rows in few.values())])
     batch_size = 1
-    if scale == scale:
+    if scale == scale:  # NaN where a gradient is not finite
         batch_size = 2 ** math.ceil(math.log2(min(max(scale, 1.0), LARGEST_BATCH)))
     size = min(batch_size, max(1, draws // 8))
     plain_bias, memory = gain_of_memory(problem, w, batches, size, draws, tuple(few))
     if whole.endless:
-        memory = tuple(words.replace(REMOVES, REMOVES_ENDLESS) for words in memory[:1])
+        memory = tuple(sentence.replace(REMOVES, REMOVES_ENDLESS) for sentence in memory[:1])
     return Report(
         levels,
         exact_error,
@@ -108,8 +108,8 @@ def _contradicted(problem: Problem, w: PyTree, draws: int, seed: int) -> list[st
     unsure = 6 * many.stderr + 10 * abs(many.value - some.value) + 1e-4 * abs(many.value)
     if not math.isfinite(unsure) or abs(closed - many.value) <= unsure:
         return []
-    told = f"{many.value:.4g} ± {many.stderr:.1g}"
-    return [f"exact= makes F(w) {closed:.4g}, and {draws:,} draws make it {told}."]
+    estimate = f"{many.value:.4g} ± {many.stderr:.1g}"
+    return [f"exact= makes F(w) {closed:.4g}, and {draws:,} draws make it {estimate}."]
 
 
 def _exact_error(problem: Problem, w: PyTree) -> Array:
@@ -134,6 +134,6 @@ def _noise_scale(problem: Problem, w: PyTree, batches: Any) -> Array:
         return ravel_pytree(adjoint)[0]
 
     gradient = pull_through(pulls, x)
-    each = jax.lax.map(single, jnp.arange(min(count, 256)), batch_size=64)
-    total = jnp.sum(jnp.var(each, axis=0))
+    gradients = jax.lax.map(single, jnp.arange(min(count, 256)), batch_size=64)
+    total = jnp.sum(jnp.var(gradients, axis=0))
     return total / jnp.maximum(optax.tree.norm(gradient, squared=True), np.finfo(np.float32).tiny)

@@ -103,15 +103,16 @@ def _contributions(problem: Problem, w: PyTree, batches: Batches) -> list[Array 
 def _parts(level: Level, x: PyTree, rows: Any, adjoint: PyTree) -> Array:
     """Σ|p·f(x; row)| for every row, over the outputs that see it, in a unit of its own."""
     noisy = level.shape.noisy
+    # Only shares are asked for, and in a unit of its own no adjoint is too small.
     size = norm(adjoint)
     unit = jnp.where(size > 0, size, 1)
     slopes = [p / unit for p, sees in zip(jax.tree.leaves(adjoint), noisy, strict=True) if sees]
 
     def of_row(k: Array) -> Array:
         values = jax.tree.leaves(level.value(x, rows.part(k, 1)))
-        seen = [v for v, sees in zip(values, noisy, strict=True) if sees]
-        pairs = zip(slopes, seen, strict=True)
+        noisy_values = [v for v, sees in zip(values, noisy, strict=True) if sees]
+        pairs = zip(slopes, noisy_values, strict=True)
         return sum((jnp.sum(jnp.abs(p * v)) for p, v in pairs), start=jnp.zeros(()))
 
-    each = jax.lax.map(of_row, jnp.arange(rows.size), batch_size=256)
-    return each if rows.weights is None else each * rows.weights
+    parts = jax.lax.map(of_row, jnp.arange(rows.size), batch_size=256)
+    return parts if rows.weights is None else parts * rows.weights

@@ -37,7 +37,7 @@ def check_levels(
                 f"a tracked value can be; give level {before!r} a project= into its domain."
             )
             around = None
-        found, value, deviation = compute(_look, level, x, batch["value"], level_key, i == 0)
+        numbers, value, deviation = compute(_look, level, x, batch["value"], level_key, i == 0)
         around = compute(_around, level, value, deviation, around, batch["value"], level_key)
         before = level.name
         if not _steady(level, x, batch["value"]):
@@ -45,7 +45,7 @@ def check_levels(
                 f"level {level.name!r} is another function each time it is traced, as one is that draws "
                 "from a generator of its own; a run sees one of them: let the draw bring what is random."
             )
-        finding = LevelCheck(level.name, **{k: float(v) for k, v in found.items()})
+        finding = LevelCheck(level.name, **{k: float(v) for k, v in numbers.items()})
         findings.append(finding)
         if not finding.gradient_error < 10 * epsilon ** (1 / 3):
             sentences.append(
@@ -90,7 +90,7 @@ def _look(
     slope = jax.jvp(at, (jnp.zeros((), flat.dtype),), (jnp.ones((), flat.dtype),))[1]
     difference = (at(small) - at(-small)) / (2 * small)
     size = jnp.maximum(jnp.linalg.norm(slope), jnp.linalg.norm(ravel_pytree(value)[0]))
-    found = {
+    numbers = {
         "gradient_error": jnp.linalg.norm(slope - difference)
         / jnp.maximum(size, jnp.finfo(flat.dtype).tiny),
         "range_violation": optax.tree.norm(optax.tree.sub(value, level.project(value)))
@@ -110,8 +110,8 @@ def _look(
 
         values, slopes = jax.vmap(of_draw)(jnp.arange(batch.size))
         deviation = jnp.std(values, axis=0)
-        found |= {"noise": _spread(values), "jac_noise": _spread(slopes)}
-    return found, value, deviation
+        numbers |= {"noise": _spread(values), "jac_noise": _spread(slopes)}
+    return numbers, value, deviation
 
 
 def _reach(flat: Array, weights: bool) -> Array:
@@ -123,8 +123,8 @@ def _reach(flat: Array, weights: bool) -> Array:
     size = jnp.linalg.norm(flat)
     if weights:
         return jnp.maximum(size, 1.0)
-    own = math.sqrt(flat.size) * jnp.abs(flat)
-    return jnp.where(flat != 0, own, jnp.where(size > 0, size, 1.0))
+    sizes = math.sqrt(flat.size) * jnp.abs(flat)
+    return jnp.where(flat != 0, sizes, jnp.where(size > 0, size, 1.0))
 
 
 def _around(

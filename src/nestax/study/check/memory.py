@@ -46,15 +46,15 @@ def gain_of_memory(
     pairs = draws // (2 * size)
     if pairs < 2:  # one pair has no spread
         return math.nan, ()
-    found: PlainBatches = compute(_plain_batches, problem, w, batches, size, pairs)
-    bias = float(found.bias)
-    error = float(found.error)
+    errors: PlainBatches = compute(_plain_batches, problem, w, batches, size, pairs)
+    bias = float(errors.bias)
+    error = float(errors.error)
     sentences = []
     if few or not (math.isfinite(bias) and math.isfinite(error)):
         bias = math.nan
     else:
         sentences.append(_about_bias(size, bias, error))
-    for level, value, derivative in zip(problem.levels, found.value, found.derivative, strict=True):
+    for level, value, derivative in zip(problem.levels, errors.value, errors.derivative, strict=True):
         if not level.deterministic and level.name not in few:
             off = {"value": float(value), "derivative": float(derivative)}
             sentences += _about_level(level.name, size, off)
@@ -102,8 +102,10 @@ def _plain_batches(problem: Problem, w: PyTree, batches: Batches, size: int, pai
     """
 
     def cut(start: Array | int, count: int) -> Batches:
-        each = [batch["value"] for batch in batches]
-        return tuple({"value": None if one is None else one.part(start, count)} for one in each)
+        samples = [batch["value"] for batch in batches]
+        return tuple(
+            {"value": None if sample is None else sample.part(start, count)} for sample in samples
+        )
 
     def gradient(part: Batches) -> PyTree:
         values, pulls = plug_in(problem, w, part)
@@ -119,11 +121,11 @@ def _plain_batches(problem: Problem, w: PyTree, batches: Batches, size: int, pai
 
     def squares(part: Batches) -> list[tuple[Array, Array]]:
         """Squared errors of value and derivative of one batch, level by level."""
-        seen = zip(*linearise(problem, inputs, part, "value"), strict=True)
+        drawn = zip(*linearise(problem, inputs, part, "value"), strict=True)
         known = zip(values, adjoints[1:], adjoints[:-1], strict=True)
         return [
             (_distance(y, value), _distance(pull(adjoint), pulled))
-            for (y, pull), (value, adjoint, pulled) in zip(seen, known, strict=True)
+            for (y, pull), (value, adjoint, pulled) in zip(drawn, known, strict=True)
         ]
 
     def half(start: Array) -> tuple[PyTree, list[tuple[Array, Array]]]:
@@ -132,8 +134,8 @@ def _plain_batches(problem: Problem, w: PyTree, batches: Batches, size: int, pai
 
     def pair(k: Array | int) -> tuple[PyTree, PyTree, Array, list[tuple[Array, Array]]]:
         """The mean gradient of two batches, how far it is from that of both together, and its square."""
-        each, errors = jax.vmap(half)((2 * k + jnp.arange(2)) * size)
-        mean = jax.tree.map(lambda g: jnp.mean(g, 0), each)
+        gradients, errors = jax.vmap(half)((2 * k + jnp.arange(2)) * size)
+        mean = jax.tree.map(lambda g: jnp.mean(g, 0), gradients)
         excess = optax.tree.sub(mean, gradient(cut(2 * k * size, 2 * size)))
         square = optax.tree.norm(excess, squared=True)
         return mean, excess, square, jax.tree.map(lambda e: jnp.mean(e, 0), errors)

@@ -54,8 +54,8 @@ class Report:
         return not self.problems
 
     def __str__(self) -> str:
-        words = f"{'level':<14}{'gradient error':>16}{'outside range':>16}"
-        head = words + f"{'noise':>12}{'Jacobian noise':>16}"
+        left = f"{'level':<14}{'gradient error':>16}{'outside range':>16}"
+        head = left + f"{'noise':>12}{'Jacobian noise':>16}"
         rows = [
             f"{c.name:<14}{c.gradient_error:>16.1e}{c.range_violation:>16.1e}"
             f"{c.noise:>12.3g}{c.jac_noise:>16.3g}"
@@ -71,9 +71,9 @@ class Report:
         lines += [f"- {sentence}" for sentence in self.memory]
         if self.exact_error is not None:
             lines.append(f"closed form against the population: {self.exact_error:.1e}")
-        found = [f"! {sentence}" for sentence in self.problems]
-        found += [f"? {sentence}" for sentence in self.advice]
-        return [*lines, *(found or ["nothing wrong was found"])]
+        verdicts = [f"! {sentence}" for sentence in self.problems]
+        verdicts += [f"? {sentence}" for sentence in self.advice]
+        return [*lines, *(verdicts or ["nothing wrong was found"])]
 
     def _repr_html_(self) -> str:
         """For notebooks."""
