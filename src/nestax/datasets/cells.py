@@ -78,9 +78,6 @@ class Cells:
     faults: Faults
     word: str = "line"
 
-    def without_first_column(self) -> "Cells":
-        return dataclasses.replace(self, names=self.names[1:], rows=[row[1:] for row in self.rows])
-
     def only(self, rows: np.ndarray) -> "Cells":
         """Some of the rows."""
         return dataclasses.replace(

@@ -236,7 +236,10 @@ def _split_dates(cells: Cells, dates: bool | None) -> tuple[Cells, np.ndarray | 
     if dates is None:
         day = DATE.fullmatch(cells.rows[0][0].strip())
         dates = cells.names[0].lower() in DATE_NAMES or (day is not None and day[4] is not None)
-    assets = cells.without_first_column() if dates else cells
+    assets = cells
+    if dates:
+        rows = [row[1:] for row in cells.rows]
+        assets = dataclasses.replace(cells, names=cells.names[1:], rows=rows)
     if len(assets.names) < 2:
         cells.faults.add("holds fewer than 2 assets")
         cells.faults.settle()

@@ -87,6 +87,16 @@ class Ridge(eqx.Module):
         return self.strength / 2 * optax.tree.norm(part, squared=True)
 
 
+class OnPart(eqx.Module):
+    """A projection of one entry of the weights, which leaves the others alone."""
+
+    name: str = eqx.field(static=True)
+    project: Callable[[PyTree], PyTree]
+
+    def __call__(self, w: dict[str, PyTree]) -> dict[str, PyTree]:
+        return w | {self.name: self.project(w[self.name])}
+
+
 class Fit(NamedTuple):
     """Rows, loss and weights that fit together.
 

@@ -86,9 +86,9 @@ class MeanDeviationPortfolio(Fitted):
         w = exact.settle(problem.w0)
         if self.method is None:
             w = self._descend(exact, problem, w)
-            self._rate = self._automatic_rate(exact, w)
-            return self._finish(exact, w)
         self._rate = self._automatic_rate(exact, w)
+        if self.method is None:
+            return self._finish(exact, w)
         method = self._with_rate(problem)
         steps = self.max_iter
         result = self._minimize(problem, method, None, steps=steps, stride=steps)

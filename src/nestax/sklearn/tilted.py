@@ -377,5 +377,5 @@ class TiltedRegressor(TiltedModel, LinearRegressor):
 def _thinned(part: Part) -> Part:
     """Every row, or every second, third, …, such that few are left."""
     X, y = part
-    every = -(-len(y) // KEPT_ROWS)
-    return X[::every], y[::every]
+    stride = -(-len(y) // KEPT_ROWS)
+    return X[::stride], y[::stride]

@@ -186,7 +186,7 @@ def _weights(
     centre, unravel = ravel_pytree(start)
     corners_only = problem.feasible is None and problem.linear_oracle is not None
 
-    def one(direction: Array, share: Array) -> Array:
+    def along(direction: Array, share: Array) -> Array:
         if corners_only:
             oracle: Any = problem.linear_oracle
             move = share * (ravel_pytree(oracle(unravel(direction)))[0] - centre)
@@ -195,7 +195,7 @@ def _weights(
             move = ravel_pytree(problem.project(unravel(far)))[0] - centre
         return centre + jnp.minimum(1, radius / _positive(jnp.linalg.norm(move))) * move
 
-    return jnp.concatenate([centre[None], jax.vmap(one)(directions, shares)])
+    return jnp.concatenate([centre[None], jax.vmap(along)(directions, shares)])
 
 
 def _batch(level: Level, key: Array, draws: int) -> Batch | None:

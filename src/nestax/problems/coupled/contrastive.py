@@ -125,7 +125,7 @@ class Contrast(eqx.Module):
         z = of_rows(lambda row: self.towers.right(w, row), self.Z)
         places = jnp.arange(len(x))
 
-        def each(i: Array) -> Array:
+        def loss(i: Array) -> Array:
             cosine = x[i] @ z[i]
 
             def side(anchor: Array, others: Array) -> Array:
@@ -135,7 +135,7 @@ class Contrast(eqx.Module):
             left = side(x[i], z)
             return (left + side(z[i], x)) / 2 if self.symmetric else left
 
-        return jnp.mean(over_anchors(each, places, len(x))) - jnp.log(len(x) - 1)
+        return jnp.mean(over_anchors(loss, places, len(x))) - jnp.log(len(x) - 1)
 
 
 def contrastive(

@@ -31,7 +31,7 @@ from nestax.chain.problem import Problem
 from nestax.draws.conditional import Conditional
 from nestax.errors import POSITIVE, ProblemError, check_setting, choose
 from nestax.problems.coupled.pairs import Score, default_visit, over_anchors, two_classes
-from nestax.problems.losses import Ridge, start_of
+from nestax.problems.losses import OnPart, Ridge, start_of
 from nestax.problems.robust.dro import OfModel, with_dual
 from nestax.problems.tilted.tilting import largest_exponent, tilted
 
@@ -173,18 +173,9 @@ def partial_auc(
         w0=with_dual(fit.w0, {"threshold": at_start.best_threshold(start)}),
         penalty=None if ridge is None else Ridge(ridge.strength, OfModel(ridge.part)),
         exact=exact,
-        project=None if project is None else OfModelAlone(project),
+        project=None if project is None else OnPart("model", project),
         **problem,
     )
-
-
-class OfModelAlone(eqx.Module):
-    """The feasible set of the model's weights, where the threshold is free."""
-
-    project: Callable[[PyTree], PyTree]
-
-    def __call__(self, w: dict[str, PyTree]) -> dict[str, PyTree]:
-        return w | {"model": self.project(w["model"])}
 
 
 def _refuse_overflow(exact: PartialRisk, model: PyTree) -> None:

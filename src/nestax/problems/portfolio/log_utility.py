@@ -57,10 +57,8 @@ def log_utility(
         shrink: φ in [0, 1], how far means are moved towards their average over the assets.
         unit: c, the value that stands for a return of 100 %: 100 for returns in percent, 1 for
             fractions.
-        constraint: "simplex" (x ≥ 0, Σx = 1) or "box" (Σx = 1 within ``bounds``).
-        bounds: (low, high) of "box", numbers or one per asset: (0, 0.1) caps every weight, (-0.3, 0.5)
-            allows short sales.
-        optimum: the least value of F, where it is known.
+        constraint: "simplex" or "box".
+        bounds, optimum: as for ``mean_deviation``.
     """
     check_setting("shrink", shrink, "in [0, 1]", lambda x: (x >= 0) & (x <= 1))
     check_setting("unit", unit, *FINITE)

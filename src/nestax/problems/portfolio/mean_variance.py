@@ -50,13 +50,9 @@ def mean_variance(
     """The mean-variance portfolio, from equal weights.
 
     Args:
-        returns: one row a period, one column an asset; percent or fractions.
         risk: λ ≥ 0, the price of half a unit of variance; positive on "budget" and "free". In
             fractions it is the relative risk aversion, about 1 to 10; in percent a hundredth of that.
-        constraint: "simplex" (x ≥ 0, Σx = 1), "box" (Σx = 1 within ``bounds``), "budget" (Σx = 1
-            alone) or "free" (no constraint).
-        bounds: (low, high) of "box", numbers or one per asset: (0, 0.1) caps every weight, (-0.3, 0.5)
-            allows short sales.
+        returns, constraint, bounds: as for ``mean_deviation``.
         optimum: the least value of F, where it is known; filled in on "budget" and "free".
     """
     check_setting("risk", risk, *RISK)

@@ -146,11 +146,11 @@ def _around(
 def _defined(level: Level, around: PyTree, batch: Any) -> Array:
     """Whether the level and its derivative are finite at all these inputs."""
 
-    def one(x: PyTree) -> Array:
+    def is_finite(x: PyTree) -> Array:
         value, pull = level.value_and_pull(x, batch)
         return trees.all_finite((value, pull(jax.tree.map(jnp.ones_like, value))))
 
-    return jnp.all(jax.vmap(one)(around))
+    return jnp.all(jax.vmap(is_finite)(around))
 
 
 def _spread(rows: Array) -> Array:
