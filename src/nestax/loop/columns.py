@@ -28,6 +28,12 @@ EXACT_COLUMNS = {
     "jac_error": "‖v^i − ∇f_i(u^{i-1})‖ in Frobenius norm for every level",
 }
 COLUMNS = {"value": "the tracked value of F(w)"} | EXACT_COLUMNS
+#: Columns of every record, from which the verdict on a run is made.
+WAY_COLUMNS = {
+    "moved": "‖w − w₀‖, how far the weights are from the start",
+    "left": "what F would fall by, to first order, on going as far again in the best direction: "
+    "<∇F, w − Π(w − moved·∇F/‖∇F‖)>; of the estimated gradient where the exact one is not recorded",
+}
 #: Columns that come by themselves with methods that keep error bars, such as ``nx.SelfTuning``; they
 #: need no population. One entry per level, 0 where it is exact, NaN where nothing is tracked.
 BELIEVED_COLUMNS = {
@@ -104,6 +110,7 @@ def measure(
             "grad_norm": problem.stationarity(w, grad),
         }
         out |= {name: x for name, x in exacts.items() if name in columns}
+        out["grad"] = grad  # for ``way``, which takes it out again
     if "grad_error" in columns:
         # Blocks were visited at different weights, so there the error is that at the current ones.
         at = trackers.w if problem.blocks is None else w
@@ -117,6 +124,23 @@ def measure(
         if name in columns:
             out[name] = fn(w)
     return out
+
+
+def way(
+    problem: Problem, start: PyTree, w: PyTree, last: PyTree, estimate: Estimate, grad: PyTree | None
+) -> dict[str, Array]:
+    """How far a run has come, and what is left, to first order.
+
+    Args:
+        start: the weights at the start.
+        w: those that the run returns; ``last`` are those that the estimate belongs to.
+        grad: ∇F(w), where that is known; else the estimate stands in for it.
+    """
+    moved = optax.tree.norm(trees.as_average(optax.tree.sub(w, start)))
+    if grad is None:
+        _, grad = problem.add_penalty(last, estimate.value, estimate.grad)
+        w = last
+    return {"moved": moved, "left": problem.left(w, grad, moved)}
 
 
 def _errors(problem: Problem, w: PyTree, trackers: Any) -> dict[str, Array]:

@@ -115,7 +115,7 @@ class Run(eqx.Module):
         """One record of every lane, and whether everything that the lane carries is finite."""
 
         def observe(setting: PyTree, key: Array, carry: Any, _: None) -> dict[str, Array]:
-            return self.functions.observe(self.arrays, setting, carry)
+            return self.functions.observe(self.arrays, setting, key, carry)
 
         return self.lanes(observe, carry)
 
@@ -231,8 +231,8 @@ def _traced(static: Lane, shapes: Shapes) -> tuple[Functions, Packing]:
             packing = finer
             steps.clear()
 
-    def observe(lane: Lane, setting: PyTree, carry: Any) -> dict[str, Array]:
-        return lane.observe(setting, packing.unpack(carry))
+    def observe(lane: Lane, setting: PyTree, key: Array, carry: Any) -> dict[str, Array]:
+        return lane.observe(setting, key, packing.unpack(carry))
 
-    observed = traced(observe, setting, packing.pack(carry))
+    observed = traced(observe, setting, key, packing.pack(carry))
     return Functions(start, draw, steps.get(False), steps.get(True), observed), packing

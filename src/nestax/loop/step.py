@@ -14,7 +14,7 @@ from jaxtyping import Array, PyTree
 
 import nestax.trees as trees
 from nestax.chain.problem import Problem
-from nestax.loop.columns import measure
+from nestax.loop.columns import measure, way
 from nestax.loop.plan import Plan
 from nestax.parts.estimator import (
     FIRST_WEIGHTS,
@@ -110,9 +110,12 @@ class Lane(eqx.Module):
             return carry.w
         return jax.tree.map(lambda a, w: a.astype(w.dtype), carry.average, carry.w)
 
-    def observe(self, setting: PyTree, carry: Carry) -> dict[str, Array]:
+    def observe(self, setting: PyTree, key: Array, carry: Carry) -> dict[str, Array]:
         """One record, and whether everything that the lane carries is finite."""
         problem, method = self.ready(setting)
         w = self.output(carry)
-        record = measure(problem, method.estimator, self.plan.columns, w, carry.estimate, carry.state)
+        estimate, state = carry.estimate, carry.state
+        record = measure(problem, method.estimator, self.plan.columns, w, estimate, state)
+        start = problem.project(problem.start(jax.random.fold_in(key, FIRST_WEIGHTS)))
+        record |= way(problem, start, w, carry.w, estimate, record.pop("grad", None))
         return record | {"finite": trees.all_finite(carry)}

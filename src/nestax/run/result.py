@@ -13,6 +13,7 @@ from nestax.checkpoints import files
 from nestax.errors import ProblemError
 from nestax.loop.plan import Cost
 from nestax.loop.status import Status
+from nestax.run.verdict import Verdict, judge
 from nestax.table import Table, as_html, number, pandas
 
 
@@ -55,6 +56,11 @@ class Result:
     def diagnosis(self) -> str:
         """Whether memory paid, a sentence a level: believed errors against those of plain batches."""
         return "\n".join(diagnose(self.records, self.levels))
+
+    @property
+    def verdict(self) -> Verdict:
+        """How far the run may be trusted, in a word and a sentence with its numbers."""
+        return judge(self.records, self.status, self.message)
 
     def __repr__(self) -> str:
         last = {k: v[-1] for k, v in self.records.items() if v.ndim == 1}
