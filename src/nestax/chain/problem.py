@@ -35,7 +35,10 @@ class Problem(eqx.Module):
         w0: the starting weights, a tree of arrays of one floating-point dtype, or ``fn(key)``. What
             holds arrays is a tree, even if it can be called, as an Equinox module; it may hold functions
             besides.
-        project: Euclidean projection of w onto the feasible set; None means unconstrained.
+        project: Euclidean projection of w onto the feasible set; None means unconstrained. One with an
+            argument ``metric``, as all of ``nx.projections`` have it, is told the norm of steps that
+            scale every entry by itself, as Adam's do; with any other such steps are made of equal
+            length in all entries, unless it treats every entry by itself.
         linear_oracle: ``v ↦ argmin <v, x>`` over the feasible set, for Frank-Wolfe steps; alone or
             beside ``project``. See ``nx.linear_oracles``.
         prox: a convex term r(w) that need not be smooth, as an ``nx.Prox``; added to F, and handled
@@ -209,12 +212,13 @@ class Problem(eqx.Module):
     def start(self, key: Array) -> PyTree:
         return _as_weights(self.w0(key)) if is_drawn(self.w0) else self.w0
 
-    def project(self, w: PyTree) -> PyTree:
-        return w if self.feasible is None else self.feasible(w)
+    def project(self, w: PyTree, **metric: PyTree) -> PyTree:
+        """The nearest point of the feasible set; in the norm ``metric=`` of a step, if that is given."""
+        return w if self.feasible is None else self.feasible(w, **metric)
 
-    def proximal(self, w: PyTree, scale: Any) -> PyTree:
+    def proximal(self, w: PyTree, scale: Any, **metric: PyTree) -> PyTree:
         """argmin over the feasible set of scale·r(x) + ‖x − w‖²/2: the projection where r = 0."""
-        return self.project(w) if self.prox is None else self.prox.fn(w, scale)
+        return self.project(w, **metric) if self.prox is None else self.prox.fn(w, scale, **metric)
 
     # Copies with other numbers or other data
 

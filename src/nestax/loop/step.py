@@ -25,7 +25,7 @@ from nestax.parts.estimator import (
     first_batches,
     refresh_batches,
 )
-from nestax.parts.step_rule import Method
+from nestax.parts.step_rule import Method, evaluation_weights
 
 
 class Carry(eqx.Module):
@@ -107,7 +107,7 @@ class Lane(eqx.Module):
     def output(self, carry: Carry) -> PyTree:
         """The weights that were asked for: the last ones, or their average."""
         if self.plan.average is None:
-            return carry.w
+            return evaluation_weights(carry.w, carry.opt_state)
         return jax.tree.map(lambda a, w: a.astype(w.dtype), carry.average, carry.w)
 
     def observe(self, setting: PyTree, carry: Carry) -> dict[str, Array]:

@@ -1,6 +1,7 @@
 """The contract of a step rule, and what runs: an estimator of the gradient with such a rule."""
 
 import abc
+import functools
 import textwrap
 from collections.abc import Callable
 from typing import Any
@@ -13,8 +14,9 @@ from jaxtyping import Array, PyTree
 
 import nestax.trees as trees
 from nestax.chain.problem import Problem
-from nestax.errors import ProblemError, SettingError
+from nestax.errors import ProblemError, SettingError, users_part
 from nestax.parts.estimator import AbstractEstimator, Drawn, first_batches
+from nestax.parts.metric import landed, refuse_unreadable
 from nestax.parts.settings import Settings, with_lifted_schedules, with_schedules
 from nestax.programs import trace
 
@@ -66,6 +68,8 @@ class FromOptax(AbstractStep):
 
     The optimiser receives the estimate as the gradient, and as extra arguments ``value``, ``grad`` and
     whatever else the estimator has to say. It sees half precision as single, in which its moments move.
+    Π is the projection in the norm that it divides by, where it scales every entry by itself; see
+    ``nestax.parts.metric``.
     """
 
     optimizer: optax.GradientTransformationExtraArgs
@@ -75,8 +79,17 @@ class FromOptax(AbstractStep):
 
     def update(self, problem: Problem, w: PyTree, grad: PyTree, aux: dict[str, Array], state: Any):
         seen = trees.as_average(grad)
-        change, state = self.optimizer.update(seen, state, trees.as_average(w), grad=seen, **aux)
-        return problem.project(optax.apply_updates(w, change)), state
+        at = trees.as_average(w)
+        change, state = self._call(seen, state, at, grad=seen, **aux)
+        again = lambda g, state: self._call(g, state, at, grad=g, **aux)[0]
+        return landed(problem, w, change, again, seen, state), state
+
+    def _call(self, *args: Any, **named: Any) -> tuple[PyTree, Any]:
+        """The optimiser's update, with a sentence where it asks for what a step does not have."""
+        try:
+            return self.optimizer.update(*args, **named)
+        except (TypeError, ValueError) as error:
+            raise lacking(error) from users_part(error)
 
     def ready(self, horizon: Array | int, dtype: Any) -> "FromOptax":
         return self
@@ -84,21 +97,47 @@ class FromOptax(AbstractStep):
     def lifted(self, w: PyTree, aux: Callable[[], dict[str, Any]]) -> "FromOptax":
         """The optimiser as data: learning rates, decays and the numbers of schedules are leaves."""
         w = jax.eval_shape(trees.as_average, w)
+        given = aux()
+        functions = {name: x for name, x in given.items() if callable(x)}
+        numbers = {name: x for name, x in given.items() if name not in functions}
         init = trace(self.optimizer.init, w, lift=True)
-        update = trace(self.optimizer.update, w, init.shapes(), w, grad=w, **aux(), lift=True)
+        call = functools.partial(self._call, **functions)
+        update = trace(call, w, init.shapes(), w, grad=w, **numbers, lift=True)
         return FromOptax(optax.GradientTransformationExtraArgs(init, update))
 
     def check(self, problem: Problem) -> None:
         if problem.prox is not None:
             raise ProblemError(
                 "a problem with prox= needs a step rule that knows its own length, which an Optax "
-                "optimiser does not tell: use nx.steps.Descent(lr)."
+                "optimiser does not tell: use nx.steps.Descent(lr), or nx.steps.Adam(lr)."
             )
         if problem.feasible is None and problem.linear_oracle is not None:
             raise ProblemError(
                 "this problem has a linear_oracle and no project, so an Optax optimiser would leave its "
                 "feasible set: use nx.steps.FrankWolfe(lr), or pass project= as well."
             )
+        refuse_unreadable(problem, self.optimizer, self._call)
+
+
+def evaluation_weights(w: PyTree, state: Any) -> PyTree:
+    """The weights that a run is about; schedule-free methods (Defazio et al., 2024) step beside them."""
+    is_free = lambda x: isinstance(x, optax.contrib.ScheduleFreeState)
+    for part in filter(is_free, jax.tree.leaves(state, is_leaf=is_free)):
+        found = optax.contrib.schedule_free_eval_params(part, w)
+        return jax.tree.map(lambda x, like: x.astype(like.dtype), found, w)
+    return w
+
+
+def lacking(error: Exception) -> SettingError:
+    """The sentence for an optimiser that asks for more than gradients and values."""
+    told = " ".join(str(error).split())
+    if "value_fn" in told or "obj_fn" in told:
+        return SettingError(
+            "this optimiser evaluates the objective itself, at points of its own, which takes F without "
+            "noise: use it with nx.minimize and nx.Exact() on free weights, or another one, such as "
+            "optax.adam(0.01)."
+        )
+    return SettingError(f"this optimiser cannot take a step here: {told}")
 
 
 def as_step(optimizer: Any) -> AbstractStep:
@@ -137,11 +176,13 @@ class Method(eqx.Module):
             sizes: the draws of the start.
         """
         w = problem.shape.structs()
+        exact = ready.period == 1 and ready.refresh_batch == "population"
 
         def aux() -> dict[str, Any]:
             first = lambda key: Drawn(first_batches(problem, ready, key, sizes))
             init = lambda key, w: ready.init(problem, w, first(key))[0]
             estimate = jax.eval_shape(init, jax.random.key(0), w)
-            return estimate.aux | {"value": estimate.value}
+            known = {"value_fn": problem.value, "obj_fn": problem.value} if exact else {}
+            return estimate.aux | {"value": estimate.value} | known
 
         return Method(self.estimator.lifted(problem.dtype), self.step.lifted(w, aux))

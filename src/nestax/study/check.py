@@ -23,6 +23,7 @@ from nestax.parts.remembering import norm
 from nestax.programs import compute, trace
 from nestax.streams.feed import with_first_rows
 from nestax.study.evaluate import evaluate
+from nestax.study.feasible import doubts_about_projection
 from nestax.table import Table, as_html
 
 #: Draws that are looked at side by side, over all blocks.
@@ -144,7 +145,7 @@ def check(problem: Problem, *, w: PyTree = None, draws: int = 512, seed: int = 0
         with_first_rows(problem, draws), ("value",), key, 0, (draws,) * len(problem.levels)
     )
     findings = []
-    sentences = []
+    sentences = doubts_about_projection(whole, w, key)
     x = w
     around = None
     before = ""

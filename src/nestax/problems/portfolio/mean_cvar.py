@@ -12,15 +12,14 @@ unbiased. It stands beside the others for comparison, and as a test for methods 
 The smoothing of width h raises F by at most λ·h·log(2)/p.
 """
 
-from collections.abc import Callable
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+import nestax.projections as projections
 from nestax.chain.level import Level
 from nestax.chain.problem import Problem
 from nestax.errors import ProblemError, check_setting, warn
@@ -33,15 +32,6 @@ def utility(w: Weights, r: Array, risk: Array, tail: Array, width: Array) -> Arr
     gain = r @ w["x"]
     beyond = width * jax.nn.softplus((-gain - w["a"]) / width)
     return -gain + risk * (w["a"] + beyond / tail)
-
-
-class OnHoldings(eqx.Module):
-    """A projection of x that leaves the threshold alone."""
-
-    project: Callable[[Array], Array]
-
-    def __call__(self, w: Weights) -> Weights:
-        return {"a": w["a"], "x": self.project(w["x"])}
 
 
 def mean_cvar(
@@ -81,7 +71,7 @@ def mean_cvar(
     return market.problem(
         [Level(utility, market.data, args=(risk, tail, float(width * deviation)), name="cvar")],
         w0={"a": jnp.asarray(threshold, market.data.dtype), "x": market.w0},
-        project=OnHoldings(market.project),  # pyright: ignore[reportArgumentType]
+        project=projections.Product({"a": None, "x": market.project}),
         linear_oracle=None,
         optimum=optimum,
     )
