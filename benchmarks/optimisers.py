@@ -8,6 +8,7 @@ is left of F − F* at the end, as a share of what it was at the start, at the b
 rates that fall to 0 as a half cosine.
 """
 
+import functools
 import inspect
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -20,6 +21,7 @@ import numpy as np
 import optax
 
 import nestax as nx
+from nestax.parts.step_rule import as_step, evaluation_weights, objective
 from nestax.table import Table
 from pages import fill
 from script import few, parser, size
@@ -110,39 +112,49 @@ def problem(name: str, assets: int = 6) -> nx.Problem:
     return nx.Problem([level], w0, project=SETS[name])
 
 
-def least(over: nx.Problem) -> float:
-    run = nx.minimize(over, nx.Exact(), optax.sgd(0.1), steps=size(20_000, 200), record=["exact_value"])
-    return float(run.records["exact_value"].min())
+def path(over: nx.Problem, make: Callable[[Any], Any], rate: Any, steps: int) -> jax.Array:
+    """F at the end of a run with the full gradient, and a rate that falls to 0 as a half cosine."""
+    falls = lambda count: rate * (1 + jnp.cos(jnp.pi * jnp.minimum(count / steps, 1))) / 2
+    functions = objective(over) if over.feasible is None else {}
+
+    def run(rule: Any) -> jax.Array:
+        rule = rule.ready(steps, over.dtype)
+
+        def step(carry: Any, _: None) -> Any:
+            value, grad = over.value_and_grad(carry[0])
+            return rule.update(over, carry[0], grad, {"value": value} | functions, carry[1]), None
+
+        (w, state), _ = jax.lax.scan(step, (over.w0, rule.init(over.w0)), length=steps)
+        return over.value(evaluation_weights(w, state))
+
+    try:
+        return run(as_step(make(falls)))
+    except TypeError:  # it takes a number alone
+        return run(as_step(make(rate)))
 
 
-def left(over: nx.Problem, optimum: float, make: Callable[[Any], Any]) -> float | str:
+@functools.cache
+def least(name: str) -> tuple[nx.Problem, float]:
+    over = problem(name)
+    find = jax.jit(lambda: path(over, nx.steps.Descent, 0.1, 4 * STEPS))
+    return over, float(find())
+
+
+def left(name: str, make: Callable[[Any], Any]) -> float | str:
     """What is left of the gap at the best rate, or the sentence with which the optimiser is refused."""
-    falling = lambda lr: optax.cosine_decay_schedule(lr, STEPS)
-    start = float(over.value(over.w0)) - optimum
-    ends = []
-    for rate in RATES:
-        try:
-            try:
-                optimizer = make(falling(rate))
-            except TypeError:  # takes a number alone
-                optimizer = make(rate)
-            run = nx.minimize(
-                over, nx.Exact(), optimizer, steps=STEPS, record=["exact_value"], record_every=STEPS
-            )
-        except (nx.SettingError, nx.ProblemError) as error:
-            return str(error)
-        ends.append((float(over.value(run.w)) - optimum) / start)
-    return float(np.nanmin(ends))
+    over, optimum = least(name)
+    try:
+        as_step(make(0.1)).check(over)
+        ends = jax.jit(jax.vmap(lambda rate: path(over, make, rate, STEPS)))(jnp.asarray(RATES))
+    except (nx.SettingError, nx.ProblemError) as error:
+        return str(error)
+    return float((np.nanmin(ends) - optimum) / (float(over.value(over.w0)) - optimum))
 
 
 def cells(name: str) -> list[float | str]:
     """What is left on every set, of one optimiser."""
     make = optimisers()[name]
-    out = []
-    for kind in SETS:
-        over = problem(kind)
-        out.append(left(over, least(over), make))
-    return out
+    return [left(kind, make) for kind in SETS]
 
 
 def told(cell: float | str, sentences: list[str]) -> str:

@@ -90,6 +90,8 @@ class Lane(eqx.Module):
         problem, method = self.ready(setting)
         value, grad = problem.add_penalty(carry.w, carry.estimate.value, carry.estimate.grad)
         aux = carry.estimate.aux | {"value": value}
+        if carry.estimate.plain is not None:
+            aux |= {"plain": problem.add_penalty(carry.w, value, carry.estimate.plain)[1]}
         w, opt_state = method.step.update(problem, carry.w, grad, aux, carry.opt_state)
         if refresh:
             batches = refresh_batches(self.problem, method.estimator, key, step)

@@ -35,11 +35,14 @@ class Estimate(eqx.Module):
     value: the tracked value of f_K ∘ … ∘ f_1.
     grad: the estimate of ∇F, in the structure of w.
     aux: anything the step rule or the records may want, by name.
+    plain: the gradient that this batch alone would have, where a step asks for it and the estimator has
+        it at hand; None elsewhere.
     """
 
     value: Array
     grad: PyTree
     aux: dict[str, Array]
+    plain: PyTree | None = None
 
 
 class Trackers(NamedTuple):
@@ -188,6 +191,10 @@ class AbstractEstimator(Settings):
         """The ``AbstractStep`` that the method was published with; None means plain descent."""
         del problem
         return None
+
+    def handing_plain(self) -> "AbstractEstimator":
+        """The same method with gradients of plain batches in its estimates, if it has them at hand."""
+        return self
 
     @abc.abstractmethod
     def init(self, problem: Problem, w: PyTree, batches: Batches) -> tuple[Estimate, PyTree]:

@@ -143,20 +143,22 @@ def gradient(
     plain: tuple[Sequence[Map], Array],
     usual: Array | None,
     count: Array,
-) -> tuple[PyTree, Array]:
-    """The tracked gradient, cut to twice the length of plain ones, and their usual length after it.
+) -> tuple[PyTree, Array, PyTree]:
+    """The tracked gradient, at most twice as long as plain ones, their usual length, and the plain one.
 
     Without a usual length, at the start, both are the same gradient.
     """
+    scaled = lambda unit, length: jax.tree.map(lambda g: (g * length).astype(g.dtype), unit)
     grad, length = direction_and_length(*tracked)
+    unit, of_plain = grad, length
     if usual is None:
         usual = length
     else:
-        _, of_plain = direction_and_length(*plain)
+        unit, of_plain = direction_and_length(*plain)
         rate = jnp.maximum(1 / (count + 1).astype(of_plain.dtype), RATE)
         usual = smooth_root(usual, of_plain, rate)
         length = jnp.minimum(length, LONGEST * jnp.maximum(usual, of_plain))
-    return jax.tree.map(lambda g: (g * length).astype(g.dtype), grad), usual
+    return scaled(grad, length), usual, scaled(unit, of_plain)
 
 
 def draws_of(batches: Batches) -> Array:

@@ -12,7 +12,7 @@ import nestax.trees as trees
 from nestax.chain.problem import Problem
 from nestax.errors import POSITIVE
 from nestax.parts.metric import scaled_step
-from nestax.parts.settings import Setting, at, setting
+from nestax.parts.settings import Setting, at, choice, setting
 from nestax.parts.step_rule import AbstractStep
 
 
@@ -36,9 +36,20 @@ class AbstractScaling(AbstractStep):
 
     Without set and term that is w − η m/D. A subclass tells m and D. Half precision is seen as single,
     in which moments move.
+
+    Args:
+        squares: "own" takes D from the squares of the gradient. "plain" takes it from those of gradients
+            as plain batches would have them, where the estimator has these at hand, as
+            ``nx.SelfTuning`` does: memory makes gradients smaller, and steps that divide by their size
+            longer; so they are no longer than without memory at the same rate.
     """
 
     lr: Setting = setting(POSITIVE)
+    squares: str = choice("own", "plain", default="own", kw_only=True)
+
+    @property
+    def asks_plain(self) -> bool:
+        return self.squares == "plain"
 
     @abc.abstractmethod
     def first(self, zeros: PyTree) -> PyTree:
@@ -58,7 +69,8 @@ class AbstractScaling(AbstractStep):
 
     def update(self, problem: Problem, w: PyTree, grad: PyTree, aux: dict[str, Any], state: Any):
         grad = trees.as_average(grad)
-        step = self.scaled(grad, grad, state.moments, state.count)
+        plain = trees.as_average(aux["plain"]) if "plain" in aux else grad
+        step = self.scaled(grad, plain, state.moments, state.count)
         w = scaled_step(problem, w, step.direction, step.stiff, at(self.lr, state.count))
         return w, ScalingState(state.count + 1, step.moments)
 
@@ -68,7 +80,7 @@ def toward(mean: PyTree, share: Any, new: PyTree) -> PyTree:
     return jax.tree.map(lambda old, x: old + like(share, old) * (x - old), mean, new)
 
 
-def squares(grad: PyTree) -> PyTree:
+def squared(grad: PyTree) -> PyTree:
     return jax.tree.map(lambda g: g * g, grad)
 
 

@@ -42,10 +42,10 @@ def checked(within: Range) -> dict[str, Any]:
     return {"check": lambda name, value: check_setting(name, value, *within)}
 
 
-def choice(*words: str, default: str) -> Any:
+def choice(*words: str, default: str, **options: Any) -> Any:
     """A field that holds one of a few words, and that is part of the program."""
     check = lambda name, value: choose(name, value, words)
-    return eqx.field(metadata={"check": check}, static=True, default=default)
+    return eqx.field(metadata={"check": check}, static=True, default=default, **options)
 
 
 def count(**options: Any) -> Any:

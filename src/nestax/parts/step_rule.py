@@ -28,6 +28,11 @@ class AbstractStep(Settings):
     the feasible set.
     """
 
+    @property
+    def asks_plain(self) -> bool:
+        """Whether it wants ``aux["plain"]``, the gradient that a batch alone would have."""
+        return False
+
     def init(self, w: PyTree) -> Any:
         """The state at the start: by default the number of steps taken."""
         del w
@@ -128,6 +133,11 @@ def evaluation_weights(w: PyTree, state: Any) -> PyTree:
     return w
 
 
+def objective(problem: Problem) -> dict[str, Callable[..., Array]]:
+    """F by the names under which optimisers ask for it; line searches refuse what they do not pass on."""
+    return {"value_fn": lambda w, obj_fn=None: problem.value(w), "obj_fn": problem.value}
+
+
 def lacking(error: Exception) -> SettingError:
     """The sentence for an optimiser that asks for more than gradients and values."""
     told = " ".join(str(error).split())
@@ -165,7 +175,8 @@ class Method(eqx.Module):
 
     def ready(self, problem: Problem, horizon: Array | int, sizes: tuple[int, ...]) -> "Method":
         """With everything filled in that depends on the problem and the run, in the dtype of w."""
-        estimator = self.estimator.defaults(problem, horizon, sizes)
+        own = self.estimator.handing_plain() if self.step.asks_plain else self.estimator
+        estimator = own.defaults(problem, horizon, sizes)
         return Method(estimator, self.step.ready(horizon, problem.dtype))
 
     def lifted(self, problem: Problem, ready: AbstractEstimator, sizes: tuple[int, ...]) -> "Method":
@@ -182,7 +193,6 @@ class Method(eqx.Module):
             first = lambda key: Drawn(first_batches(problem, ready, key, sizes))
             init = lambda key, w: ready.init(problem, w, first(key))[0]
             estimate = jax.eval_shape(init, jax.random.key(0), w)
-            known = {"value_fn": problem.value, "obj_fn": problem.value} if exact else {}
-            return estimate.aux | {"value": estimate.value} | known
+            return estimate.aux | {"value": estimate.value} | (objective(problem) if exact else {})
 
         return Method(self.estimator.lifted(problem.dtype), self.step.lifted(w, aux))

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from nestax.errors import NONNEGATIVE, POSITIVE
-from nestax.parts.scaling import AbstractScaling, Scaled, like, squares
+from nestax.parts.scaling import AbstractScaling, Scaled, like, squared
 from nestax.parts.settings import Setting, at, setting
 
 
@@ -25,6 +25,6 @@ class AdaGrad(AbstractScaling):
         return jax.tree.map(lambda x: x + like(self.start, x), zeros)
 
     def scaled(self, grad: PyTree, plain: PyTree, moments: PyTree, count: Array) -> Scaled:
-        total = jax.tree.map(jnp.add, moments, squares(plain))
+        total = jax.tree.map(jnp.add, moments, squared(plain))
         stiff = jax.tree.map(lambda x: jnp.sqrt(x + like(at(self.eps, count), x)), total)
         return Scaled(grad, stiff, total)

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from nestax.errors import POSITIVE, Range
-from nestax.parts.scaling import AbstractScaling, Scaled, like, squares, toward
+from nestax.parts.scaling import AbstractScaling, Scaled, like, squared, toward
 from nestax.parts.settings import Setting, at, setting
 
 FORGOTTEN = Range("at least 0 and less than 1", lambda x: (x >= 0) & (x < 1))
@@ -45,7 +45,7 @@ class Adam(AbstractScaling):
         shares = 1 - at(self.b1, count), 1 - at(self.b2, count)
         eps = at(self.eps, count)
         m = toward(m, shares[0], grad)
-        v = toward(v, shares[1], squares(plain))
+        v = toward(v, shares[1], squared(plain))
         left = tuple(x * (1 - share).astype(x.dtype) for x, share in zip(left, shares, strict=True))
         direction, square = (
             jax.tree.map(lambda x, rest=rest: x / (1 - like(rest, x)), mean)

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from nestax.errors import POSITIVE, UNIT, check_setting, is_traced
-from nestax.parts.scaling import AbstractScaling, Scaled, like, squares, toward
+from nestax.parts.scaling import AbstractScaling, Scaled, like, squared, toward
 from nestax.parts.settings import Setting, as_setting, at, setting
 
 
@@ -107,7 +107,7 @@ class Adaptive(AbstractScaling):
     def scaled(self, grad: PyTree, plain: PyTree, moments: PyTree, count: Array) -> Scaled:
         weight, mean, largest = moments
         share = at(self.beta, count)
-        mean = toward(mean, share, squares(plain))
+        mean = toward(mean, share, squared(plain))
         # The same average of ones: what it lacks to one is the weight still on h_0 = 0.
         weight = toward(weight, share, jnp.ones(()))
         h = jax.tree.map(lambda x: x / like(weight, x), mean) if self.bias_correction else mean

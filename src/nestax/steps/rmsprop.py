@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from nestax.errors import POSITIVE, UNIT
-from nestax.parts.scaling import AbstractScaling, Scaled, like, squares, toward
+from nestax.parts.scaling import AbstractScaling, Scaled, like, squared, toward
 from nestax.parts.settings import Setting, at, setting
 
 
@@ -25,6 +25,6 @@ class RMSprop(AbstractScaling):
         return zeros
 
     def scaled(self, grad: PyTree, plain: PyTree, moments: PyTree, count: Array) -> Scaled:
-        mean = toward(moments, at(self.beta, count), squares(plain))
+        mean = toward(moments, at(self.beta, count), squared(plain))
         stiff = jax.tree.map(lambda x: jnp.sqrt(x + like(at(self.eps, count), x)), mean)
         return Scaled(grad, stiff, mean)

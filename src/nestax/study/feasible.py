@@ -55,7 +55,8 @@ def _violations(problem: Problem, w: PyTree, key: Array) -> dict[str, Array]:
         """The largest ⟨D(x − P(x)), z − P(x)⟩ over all z, as a share of its terms."""
         away = (x - image) * weights
         products = away @ image.T - jnp.sum(away * image, axis=1, keepdims=True)
-        terms = jnp.sum(jnp.abs(away), axis=1, keepdims=True) * jnp.max(jnp.abs(image))
+        size = jnp.maximum(jnp.abs(away), jnp.abs(x) * weights)
+        terms = jnp.sum(size, axis=1, keepdims=True) * jnp.max(jnp.abs(image))
         return jnp.max(products / (terms + jnp.finfo(wide).tiny))
 
     moved = lambda z: jnp.max(jnp.abs(jax.vmap(project)(z) - z)) / scale(z)
