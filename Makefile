@@ -8,7 +8,7 @@ CONSTRAINTS ?= constraints.txt
 
 .PHONY: help demo test test-slow test-kills test-users test-typed test-torch test-benchmarks test-browser test-mutants test-matrix release-check docs gallery \
 	fuzz fuzz-short lint types constraints upgrade bench bench-torch portfolio-table portfolio-figures memory-table tracked-cox tracked-robust \
-	tracked-ranking tracked-cost tilted-classifier ranking-peers robust-peers survival-sets reproduce rates autotune-table clean
+	tracked-ranking tracked-cost tilted-classifier ranking-peers robust-peers survival-sets reproduce rates autotune-table optimisers clean
 help:
 	@echo "make demo        solve a portfolio on made-up returns; leaves demo/report.html"
 	@echo "make test        all tests but the slow ones and the pages of the docs"
@@ -43,6 +43,7 @@ help:
 	@echo "make reproduce         an experiment of the SMVR paper: ARGS='portfolio --out figures'"
 	@echo "make rates             how samples grow with accuracy, into docs/rates.md (hours; --jobs helps)"
 	@echo "make autotune-table    settings found by themselves against a grid, into docs/theory.md"
+	@echo "make optimisers        every optimiser of Optax under constraints, into docs/optimisers.md"
 	@echo "make bench       the speed tables, and what is slower than kept (bench-torch adds a row of PyTorch)"
 
 $(READY): pyproject.toml $(CONSTRAINTS)
@@ -158,6 +159,10 @@ rates: $(READY)
 
 autotune-table: $(READY)
 	$(BIN)/python benchmarks/autotune.py
+
+optimisers: $(READY)
+	$(BIN)/python benchmarks/optimisers.py
+	$(BIN)/python benchmarks/adaptive_steps.py
 
 portfolio-figures: $(READY)
 	$(BIN)/python benchmarks/portfolio_figures.py

@@ -55,7 +55,7 @@ WRAPPED: dict[str, Callable[[Any], Any]] = {
     "contrib.reduce_on_plateau": lambda lr: optax.chain(
         optax.sgd(lr), optax.contrib.reduce_on_plateau()
     ),
-    "polyak_sgd": lambda lr: optax.polyak_sgd(lr),
+    "polyak_sgd": lambda lr: optax.polyak_sgd(lr(0) if callable(lr) else lr),
     "lbfgs, no line search": lambda lr: optax.lbfgs(lr, linesearch=None),
 }
 OURS: dict[str, Callable[[Any], Any]] = {
@@ -176,11 +176,15 @@ def main() -> None:
             found = list(pool.map(cells, names))
     else:
         found = [cells(name) for name in names]
+    write(dict(zip(names, found, strict=True)))
+
+
+def write(found: dict[str, list[float | str]]) -> None:
+    """The table, and the sentences below it."""
     sentences: list[str] = []
-    rows = [[f"`{n}`", *(told(c, sentences) for c in row)] for n, row in zip(names, found, strict=True)]
+    rows = [[f"`{name}`", *(told(cell, sentences) for cell in row)] for name, row in found.items()]
     table = Table(["optimiser", *SETS], rows).to_markdown()
     notes = "\n".join(f"{k}. {words}" for k, words in enumerate(sentences, start=1))
-    print(table, notes, sep="\n")
     fill("optimisers.md", {"optimisers": f"{table}\n\n{notes}"})
 
 

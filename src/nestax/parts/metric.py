@@ -31,7 +31,7 @@ UPDATES = 20, 1000
 #: How far two factors of an optimiser may lie apart, as a share, and be one number.
 EVEN = 0.03
 #: An optimiser that takes back more than this share of a change of the weights keeps others instead.
-PULL = 0.03
+PULL = 0.003
 
 
 def scaled_step(problem: Problem, w: PyTree, direction: PyTree, stiff: PyTree, lr: Any) -> PyTree:

@@ -63,6 +63,10 @@ class AbstractScaling(AbstractStep):
         else the gradient itself.
         """
 
+    def ready(self, horizon: Array | int, dtype: Any) -> Any:
+        """With numbers in single precision at least: in less 0.999 may be 1."""
+        return super().ready(horizon, trees.average_dtype(dtype))
+
     def init(self, w: PyTree) -> ScalingState:
         zeros = jax.tree.map(jnp.zeros_like, trees.as_average(w))
         return ScalingState(jnp.zeros((), jnp.int32), self.first(zeros))

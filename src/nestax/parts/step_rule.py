@@ -80,7 +80,11 @@ class FromOptax(AbstractStep):
     optimizer: optax.GradientTransformationExtraArgs
 
     def init(self, w: PyTree) -> Any:
-        return self.optimizer.init(trees.as_average(w))
+        """Its first state; a line search begins with errors that are infinite, and a run must not."""
+        state = self.optimizer.init(trees.as_average(w))
+        searches = lambda x: isinstance(x, optax.ScaleByZoomLinesearchState)
+        finite = lambda x: jax.tree.map(jnp.nan_to_num, x) if searches(x) else x
+        return jax.tree.map(finite, state, is_leaf=searches)
 
     def update(self, problem: Problem, w: PyTree, grad: PyTree, aux: dict[str, Array], state: Any):
         seen = trees.as_average(grad)
@@ -134,7 +138,7 @@ def evaluation_weights(w: PyTree, state: Any) -> PyTree:
 
 
 def objective(problem: Problem) -> dict[str, Callable[..., Array]]:
-    """F by the names under which optimisers ask for it; line searches refuse what they do not pass on."""
+    """F by the names under which optimisers ask for it; line searches refuse what they cannot use."""
     return {"value_fn": lambda w, obj_fn=None: problem.value(w), "obj_fn": problem.value}
 
 
