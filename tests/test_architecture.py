@@ -23,7 +23,6 @@ HOUSE = [
     "figures",
     "projections",
     "linear_oracles",
-    "devices",
     "draws",
     "chain",
     "problems",
@@ -32,6 +31,7 @@ HOUSE = [
     "theory",
     "steps",
     "estimators",
+    "devices",
     "streams",
     "loop",
     "checkpoints",
@@ -109,6 +109,9 @@ def test_arrows_point_one_way(path):
         ("loop", "step", "def f():\n    import nestax.run.minimize"),
         ("cli", "demo", "def f():\n    import nestax as nx"),
         ("chain", "problem", "from nestax import names"),
+        ("draws", "source", "from nestax.devices.rows import Sharded"),
+        ("chain", "level", "from nestax.devices.rows import Sharded"),
+        ("parts", "tables", "from nestax.devices.rows import Sharded"),
     ],
 )
 def test_a_forbidden_import_is_seen(place, module, code):

@@ -16,9 +16,9 @@ from nestax.chain.level import Level as Level
 from nestax.chain.problem import Problem as Problem
 from nestax.chain.prox import Prox as Prox
 from nestax.compiling import speed_up as speed_up
+from nestax.draws.batch import Batch as Batch
 from nestax.draws.blocks import Blocks as Blocks
 from nestax.draws.conditional import Conditional as Conditional
-from nestax.draws.source import Batch as Batch
 from nestax.draws.source import Groups as Groups
 from nestax.draws.source import Population as Population
 from nestax.draws.source import Sampler as Sampler

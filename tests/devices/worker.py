@@ -26,7 +26,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 import nestax as nx
 from nestax.checkpoints import sharded
 from nestax.devices.hosts import ProcessLostError, gathered
-from nestax.devices.spread import spread_over
+from nestax.devices.mesh import sharded_over
 from nestax.loop import chunks
 from nestax.run.prepare import as_method, prepare
 from nestax.streams import feed
@@ -143,10 +143,10 @@ def gather(folder):
 
 def program_of(chain, estimator, shard):
     """Entries of the largest array that two devices gather, bytes that one takes, and of its carry."""
-    spread = spread_over(2, shard, (shard,))
+    sharded = sharded_over(2, shard, (shard,))
     method = as_method(chain, estimator, optax.sgd(0.1))
     sizes = {"steps": 100, "batch_size": 2}
-    run = prepare(chain, method, key=jax.random.key(0), spread=spread, **sizes)
+    run = prepare(chain, method, key=jax.random.key(0), sharded=sharded, **sizes)
     whole = run.compiled
     args = (
         jax.tree.leaves(whole.run),
@@ -201,8 +201,8 @@ def same_interval():
 
 def pieces_of_ones():
     """The first weights, in pieces that the user has chosen."""
-    spread = spread_over(2, "model", ("model",))
-    cut = NamedSharding(spread.mesh, PartitionSpec("model"))
+    sharded = sharded_over(2, "model", ("model",))
+    cut = NamedSharding(sharded.mesh, PartitionSpec("model"))
     return {"a": jax.device_put(np.ones((4, 3)) / 9, cut), "b": jax.device_put(np.ones(4) / 9, cut)}
 
 

@@ -292,7 +292,7 @@ class Keeper:
         if about is None:
             return {}
         carried = self.compiled.carried()
-        places = dict(zip(carried, self.compiled.places or (), strict=False))
+        places = dict(zip(carried, self.compiled.shardings or (), strict=False))
         one = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
         structs = [
             jax.ShapeDtypeStruct(*carried[name], sharding=places.get(name, one))

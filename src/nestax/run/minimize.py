@@ -15,7 +15,8 @@ from nestax.chain.problem import Problem, is_drawn
 from nestax.checkpoints.fingerprint import described
 from nestax.checkpoints.keeper import Keeper
 from nestax.devices.hosts import Hosts
-from nestax.devices.spread import spread_of_weights, spread_over
+from nestax.devices.mesh import sharded_over
+from nestax.devices.rows import arrived_on
 from nestax.errors import POSITIVE, SettingError, check_count, check_seed, check_setting, choose
 from nestax.estimators.registry import find
 from nestax.loop.chunks import At, Compiled
@@ -108,11 +109,11 @@ def minimize(
     if patience is not None:
         check_count("patience", patience)
     check_callback(callback)
-    spread = spread_over(mesh, shard, ("rows", "blocks", "model"))
-    spread = spread or problem.spread or spread_of_weights(problem.w0)
+    sharded = sharded_over(mesh, shard, ("rows", "blocks", "model"))
+    sharded = sharded or arrived_on(problem)
     keeper = None
     if checkpoint is not None or resume:
-        keeper = Keeper(checkpoint, checkpoint_every, resume, Hosts(spread and spread.mesh))
+        keeper = Keeper(checkpoint, checkpoint_every, resume, Hosts(sharded and sharded.mesh))
     search = None
     if isinstance(estimator, str):
         estimator = find(estimator)()
@@ -149,7 +150,7 @@ def minimize(
         spent=None if start is None else start.cost,
         search=search,
         copies=1 if start is None else 2,
-        spread=spread,
+        sharded=sharded,
     )
     compiled = run.compiled
     feed = run.compiled.feed

@@ -16,7 +16,7 @@ from jaxtyping import Array, PyTree
 from nestax.chain.problem import Problem
 from nestax.checkpoints.keeper import Keeper
 from nestax.devices.hosts import Hosts, gathered
-from nestax.devices.spread import check_divides, spread_over
+from nestax.devices.mesh import check_divides, sharded_over
 from nestax.errors import SettingError, check_count, check_seed
 from nestax.figures import plot_sweep
 from nestax.loop.status import Status
@@ -203,10 +203,10 @@ def sweep(
             are the same for every number of devices that divides gcd(settings, 16).
     """
     check_callback(callback)
-    spread = spread_over(mesh, shard, ("lanes",))
+    sharded = sharded_over(mesh, shard, ("lanes",))
     keeper = None
     if checkpoint is not None or resume:
-        keeper = Keeper(checkpoint, checkpoint_every, resume, Hosts(spread and spread.mesh))
+        keeper = Keeper(checkpoint, checkpoint_every, resume, Hosts(sharded and sharded.mesh))
     seeds = np.arange(check_count("seeds", seeds)) if np.ndim(seeds) == 0 else np.asarray(seeds)
     lengths = {len(column) for column in settings.values()} if isinstance(settings, dict) else set()
     if len(lengths) != 1:
@@ -223,8 +223,8 @@ def sweep(
         )
     for seed in seeds.ravel().tolist():
         check_seed(seed)
-    if spread is not None:
-        check_divides(spread, "settings", len(rows))
+    if sharded is not None:
+        check_divides(sharded, "settings", len(rows))
     if seeds.size > 1 and streams_of(problem):
         raise SettingError(
             "a stream hands the same rows to every seed, so that several would tell nothing about "
@@ -245,8 +245,8 @@ def sweep(
         output=output,
         grid=(built, {name: on_device(np.asarray(v, problem.dtype)) for name, v in settings.items()}),
         copies=1,
-        spread=spread,
-        in_lanes=spread is not None,
+        sharded=sharded,
+        in_lanes=sharded is not None,
     )
     facts = {"run": "sweep", "seeds": seeds.tolist(), "record_every": run.stride}
     ended = follow(run, rules=Rules(callback=callback), keeper=keeper, facts=facts, progress=progress)

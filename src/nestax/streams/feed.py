@@ -19,7 +19,7 @@ from jaxtyping import PyTree
 
 from nestax.chain.problem import Problem
 from nestax.devices.hosts import Hosts
-from nestax.devices.spread import Spread
+from nestax.devices.rows import Sharded
 from nestax.errors import ProblemError, SettingError
 from nestax.streams.readers import Reader
 from nestax.streams.shares import Share, Together
@@ -143,7 +143,7 @@ class Feed:
         courses: which rows its steps take.
         ahead, stride, last: for how many steps draws are made at once, steps between records, and the
             last step of the run.
-        spread: the devices of the run. Several processes read a share each, and whatever depends on a
+        sharded: the devices of the run. Several processes read a share each, and whatever depends on a
             clock, a signal or a reader is agreed on, a few numbers for a portion.
     """
 
@@ -154,10 +154,10 @@ class Feed:
         ahead: int,
         stride: int,
         last: int,
-        spread: Spread | None = None,
+        sharded: Sharded | None = None,
     ):
-        self.hosts = Hosts(spread and spread.mesh)
-        self.together = Together(spread) if spread is not None and self.hosts.many else None
+        self.hosts = Hosts(sharded and sharded.mesh)
+        self.together = Together(sharded) if sharded is not None and self.hosts.many else None
         number, processes = (jax.process_index(), jax.process_count()) if self.hosts.many else (0, 1)
         self.shares = [Share(number, processes, course.reader.own) for course in courses]
         self.names = [level.name for level in problem.levels]

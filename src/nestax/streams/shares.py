@@ -17,7 +17,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
 from nestax.devices.hosts import Hosts
-from nestax.devices.spread import Spread, at_place
+from nestax.devices.mesh import at_place
+from nestax.devices.rows import Sharded
 from nestax.errors import warn
 from nestax.programs import kept
 from nestax.streams.stream import Stream
@@ -64,14 +65,14 @@ class Share(NamedTuple):
 class Together:
     """Hands rows of which every process has read its share to the devices of all."""
 
-    def __init__(self, spread: Spread):
+    def __init__(self, sharded: Sharded):
         firsts: dict[int, Any] = {}
-        for device in spread.mesh.devices.flat:
+        for device in sharded.mesh.devices.flat:
             firsts.setdefault(device.process_index, device)
         line = np.asarray([firsts[k] for k in sorted(firsts)])
         self.mesh = Mesh(line, ("process",), axis_types=(AxisType.Auto,))
-        self.everywhere = spread.everywhere
-        self.here = spread.mesh.local_devices
+        self.everywhere = sharded.everywhere
+        self.here = sharded.mesh.local_devices
 
     def rows(self, own: PyTree, index: np.ndarray) -> PyTree:
         """Row k of the outcome is row ``index[k]`` of those of all processes, one after the other."""

@@ -15,6 +15,7 @@ import nestax.trees as trees
 from nestax.chain.jacobian import pull_through
 from nestax.chain.level import Level
 from nestax.chain.problem import Problem
+from nestax.draws.holder import Here
 from nestax.draws.source import Population
 from nestax.errors import check_count
 from nestax.parts.estimator import Batches, draw_batches
@@ -409,7 +410,11 @@ class Carried(NamedTuple):
 
 def _members(level: Level) -> bool:
     source = level.source
-    return isinstance(source, Population) and not source.spread and source.size <= MOST_MEMBERS
+    return (
+        isinstance(source, Population)
+        and isinstance(source.holder, Here)
+        and source.size <= MOST_MEMBERS
+    )
 
 
 def _contributions(problem: Problem, w: PyTree, batches: Batches) -> list[Array | None]:
