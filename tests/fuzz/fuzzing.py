@@ -32,6 +32,7 @@ import optax
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+from tests.support.asked import asked
 
 import nestax as nx
 from nestax.checkpoints import files as checkpoint
@@ -250,7 +251,13 @@ def run(rate=0.01, **kept):
     """A run on a stream, so that its place is a part of what is read."""
     problem = small().with_data(inner=nx.Stream(iter(STREAMED)))
     return nx.minimize(
-        problem, nx.SMVR(beta=0.3), optax.adam(rate), steps=20, batch_size=2, record_every=5, **kept
+        problem,
+        nx.SMVR(beta=0.3),
+        optax.adam(rate),
+        steps=20,
+        batch_size=2,
+        record_every=5,
+        **asked(**kept),
     )
 
 

@@ -271,8 +271,8 @@ class Level(eqx.Module):
 
         def pull(p: PyTree) -> PyTree:
             leaves = zip(self.shape.noisy, jax.tree.leaves(p), strict=True)
-            spread = [jnp.broadcast_to(x / count, (count, *x.shape)) if n else x for n, x in leaves]
-            return pullback(self.shape.outputs.treedef.unflatten(spread))[0]
+            shares = [jnp.broadcast_to(x / count, (count, *x.shape)) if n else x for n, x in leaves]
+            return pullback(self.shape.outputs.treedef.unflatten(shares))[0]
 
         return each, pull
 

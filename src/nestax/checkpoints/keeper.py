@@ -50,6 +50,45 @@ class Saved(NamedTuple):
     message: str
 
 
+class NoKeeper:
+    """Keeps nothing: the twin of ``Keeper`` for a run without a folder."""
+
+    where = ""
+
+    def at_work(self) -> contextlib.AbstractContextManager[None]:
+        """Holds no folder."""
+        return contextlib.nullcontext()
+
+    def find(
+        self, compiled: Compiled, begin: int, stride: int, total: int, facts: dict[str, Any]
+    ) -> Saved | None:
+        """Finds no run."""
+        return None
+
+    def visit(self, at: At, rows: list[dict[str, Any]], finite: Any, left: list[Any]) -> str | None:
+        """Saves nothing, and stops no run."""
+        return None
+
+    def close(
+        self,
+        at: At,
+        rows: list[dict[str, Any]],
+        finite: Any,
+        left: list[Any],
+        status: Status,
+        message: str,
+    ) -> str:
+        """Returns the message as it is."""
+        return message
+
+    def note(self, name: str, facts: dict[str, Any]) -> None:
+        """Writes nothing down."""
+
+    def noted(self, name: str) -> dict[str, Any] | None:
+        """Finds no note."""
+        return None
+
+
 class Keeper:
     """Is called between chunks: saves the run if it is time, and tells whether it must stop.
 
@@ -60,12 +99,8 @@ class Keeper:
         hosts: the processes of the run, of which the first alone reads and writes.
     """
 
-    def __init__(
-        self, checkpoint: str | Path | None, every: float, resume: bool, hosts: Hosts | None = None
-    ):
-        check_setting("checkpoint_every", every, "at least 0 seconds", lambda s: s >= 0)
-        if checkpoint is None:
-            raise SettingError("resume=True needs the folder of the run: pass checkpoint= as well.")
+    def __init__(self, checkpoint: str | Path, every: float, resume: bool, hosts: Hosts | None = None):
+        check_setting("every", every, "at least 0 seconds", lambda s: s >= 0)
         self.every = every
         self.failed = False
         self.folder = Folder(checkpoint)
@@ -74,8 +109,8 @@ class Keeper:
         self.hosts = hosts or Hosts()
         if self.hosts.decide(lambda: bool(self.folder.checkpoints())) and not resume:
             raise SettingError(
-                f"{checkpoint} holds a run already: go on with it by resume=True, or choose another "
-                "folder."
+                f"{checkpoint} holds a run already: go on with it by nx.Checkpoint(folder, "
+                "resume=True), or choose another folder."
             )
 
     @contextlib.contextmanager
@@ -95,7 +130,7 @@ class Keeper:
         """How a run that others have ended goes on."""
         step = self.saved[0]
         kept = "nothing yet" if step is None else f"the state of step {step:,}"
-        return f"{self.folder.path} holds {kept}, and the same call goes on with resume=True"
+        return f"{self.folder.path} holds {kept}, and the same call goes on from there with resume=True"
 
     def _hold(self) -> None:
         try:

@@ -15,28 +15,25 @@ from nestax.devices.rows import Sharded
 from nestax.draws.blocks import AbstractBlocks
 from nestax.draws.holder import held_by
 from nestax.draws.source import AbstractSource
-from nestax.errors import ProblemError, SettingError, check_count, choose
+from nestax.errors import ProblemError, SettingError, check_count
 
 
-def sharded_over(mesh: Any, shard: str, known: tuple[str, ...]) -> Sharded | None:
-    """Reads ``mesh=`` and ``shard=``; None without a mesh.
+def sharded_over(mesh: Any, shard: str, known: tuple[str, ...]) -> Sharded:
+    """Finds the axis of a mesh along which something is shared.
 
     Args:
         mesh: a mesh, or a number of devices.
         shard: what the devices share, which is also the name of the axis in a mesh of several.
         known: what they may share here.
     """
-    choose("shard", shard, known)
-    return None if mesh is None else _axis_of(mesh, shard)
-
-
-def _axis_of(mesh: Any, shard: str) -> Sharded:
+    if shard not in known:
+        raise SettingError(f"the devices can share {', '.join(known)} here; got {shard!r}.")
     _check_started()
     if isinstance(mesh, int | np.integer):
-        mesh = line_of(check_count("mesh", mesh), shard)
+        mesh = line_of(check_count("devices", mesh), shard)
     if not isinstance(mesh, Mesh):
         raise SettingError(
-            "mesh must be a number of devices, or a jax.sharding.Mesh such as jax.make_mesh((4,), "
+            "devices must be a number of devices, or a jax.sharding.Mesh such as jax.make_mesh((4,), "
             f"({shard!r},), axis_types=(jax.sharding.AxisType.Auto,)); got {type(mesh).__name__}."
         )
     if any(kind != AxisType.Auto for kind in mesh.axis_types):
@@ -51,7 +48,7 @@ def _axis_of(mesh: Any, shard: str) -> Sharded:
     if missing:
         raise SettingError(
             f"mesh has no device of {missing} of the {jax.process_count()} processes: make it of "
-            "jax.devices(), or leave mesh out and let every process run by itself."
+            "jax.devices(), or leave devices out and let every process run by itself."
         )
     return Sharded(mesh, shard if shard in names else names[0], shard)
 
@@ -66,9 +63,7 @@ def line_of(count: int, axis: str) -> Mesh:
                 "; a processor counts as one, unless XLA_FLAGS="
                 f"--xla_force_host_platform_device_count={count} is set before Python starts"
             )
-        raise SettingError(
-            f"mesh={count} asks for more devices than the {len(devices)} there are{hint}."
-        )
+        raise SettingError(f"devices={count} asks for more than the {len(devices)} there are{hint}.")
     return Mesh(np.asarray(devices[:count]), (axis,), axis_types=(AxisType.Auto,))
 
 
@@ -95,7 +90,7 @@ def _check_started() -> None:
         if tasks.isdecimal() and int(tasks) > 1:
             raise SettingError(
                 f"this is one of {tasks} processes of {launcher}, and they do not know of each other: "
-                "call jax.distributed.initialize() before anything is computed, or leave mesh out."
+                "call jax.distributed.initialize() before anything is computed, or leave devices out."
             )
 
 
@@ -144,7 +139,7 @@ def shard_source(source: AbstractSource, sharded: Sharded, placed: dict[int, Any
     arrays = jax.tree.leaves(source.held)
     if not arrays and blocks:
         raise ProblemError(
-            "blocks that are simulators have no rows that devices could share: leave mesh out."
+            "blocks that are simulators have no rows that devices could share: leave devices out."
         )
     if not arrays:
         return source

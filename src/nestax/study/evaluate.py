@@ -16,8 +16,9 @@ from jaxtyping import Array, PyTree
 
 from nestax.chain.level import Level
 from nestax.chain.problem import Problem
+from nestax.devices.asked import Devices, sharing
 from nestax.devices.hosts import gathered
-from nestax.devices.mesh import at_place, sharded_over
+from nestax.devices.mesh import at_place
 from nestax.devices.rows import sharded_in
 from nestax.draws.batch import Batch, Coupling
 from nestax.draws.holder import HERE, held_by
@@ -51,8 +52,7 @@ def evaluate(
     confidence: float = 0.95,
     draws: int | None = None,
     seed: int = 0,
-    mesh: Mesh | int | None = None,
-    shard: str = "rows",
+    devices: int | Mesh | Devices | None = None,
 ) -> Interval:
     """F(w) with a confidence interval, treating the rows as a sample of something larger.
 
@@ -79,7 +79,7 @@ def evaluate(
         draws: how many draws per level to use; needed for a Sampler, where there are no rows, and
             for a Stream of an iterator, where it means the first rows. None uses every row.
         seed: for the draws.
-        mesh, shard: as in ``minimize``, for rows and for blocks.
+        devices: as in ``minimize``, for rows and for blocks.
     """
     check_setting("confidence", confidence, "in (0, 1)", lambda c: (c > 0) & (c < 1))
     if problem.blocks is not None and problem.blocks.weighted:
@@ -89,11 +89,11 @@ def evaluate(
         )
     if problem.endless:
         return _nested(problem, w, confidence, draws, seed)
-    sharded = sharded_over(mesh, shard, ("rows", "blocks")) or sharded_in(problem)
+    sharded = sharing(devices, ("rows", "blocks")) or sharded_in(problem)
     if sharded is not None and streams_of(problem) and jax.process_count() > 1:
         raise ProblemError(
-            "nx.evaluate does not read a Stream in several processes together: leave mesh out, and let "
-            "one of them evaluate it."
+            "nx.evaluate does not read a Stream in several processes together: leave devices out, and "
+            "let one of them evaluate it."
         )
     if sharded is not None:
         problem = at_place(shared_by(problem, sharded), sharded.everywhere)
