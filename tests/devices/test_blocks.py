@@ -10,8 +10,9 @@ from tests.support.asked import asked
 from tests.support.processes import Processes
 
 import nestax as nx
+from nestax.devices.asked import sharded_in, sharing
 from nestax.devices.mesh import beside_weights, line_of, weights_in_pieces
-from nestax.devices.rows import Sharded, arrived_on, sharded_in
+from nestax.devices.rows import Sharded
 from nestax.errors import SettingError
 
 OVER_ONE = {"mesh": 1, "shard": "blocks"}
@@ -110,4 +111,4 @@ def test_weights_are_cut_along_their_longest_axis_that_can_be(monkeypatch):
     beside = beside_weights((5, 4, 7), {(4, 7): places["a"]})
     assert beside.spec == PartitionSpec(None, "model")
     assert beside_weights((7,), {(4, 7): places["a"], (): places["c"]}) is None
-    assert arrived_on(chain()) is None
+    assert sharing(None, ("model",), chain()) is None

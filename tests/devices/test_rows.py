@@ -9,10 +9,11 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from tests.support.asked import asked
 
 import nestax as nx
+from nestax.devices.asked import sharded_in
 from nestax.devices.hosts import Hosts, digest_of
 from nestax.devices.mesh import at_place, line_of, sharded_over
-from nestax.devices.rows import Sharded, sharded_in
-from nestax.draws.holder import HERE, arrived
+from nestax.devices.rows import Sharded
+from nestax.draws.rows import HERE, arrived
 from nestax.errors import SettingError
 
 ROWS = np.random.default_rng(0).normal(size=(96, 3))

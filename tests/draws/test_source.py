@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import nestax as nx
-from nestax.draws.batch import Batch
+from nestax.draws.rows import Batch
 from nestax.draws.source import shuffled
 
 ROWS = np.arange(10.0)[:, None]

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from nestax.draws.blocks import AbstractBlocks
-from nestax.draws.holder import HERE, held_by
+from nestax.draws.rows import HERE, held_by
 from nestax.errors import ProblemError
 
 

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from nestax.chain.level import Level
-from nestax.draws.batch import Batch
 from nestax.draws.blocks import NEVER_AGAIN, AbstractBlocks
+from nestax.draws.rows import Batch
 from nestax.draws.source import AbstractSource
 from nestax.errors import ProblemError
 

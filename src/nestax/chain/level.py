@@ -11,7 +11,7 @@ from jaxtyping import Array, PyTree
 
 from nestax.chain.jacobian import Jacobian, jacobian_of
 from nestax.chain.structure import Structure, analyse, bytes_of, depends
-from nestax.draws.batch import Batch, Coupling
+from nestax.draws.rows import Batch, Coupling
 from nestax.draws.source import AbstractSource, Sampler, as_source
 from nestax.errors import ProblemError, check_count
 

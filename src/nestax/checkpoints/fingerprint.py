@@ -16,10 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from nestax.chain.structure import origins_of
+from nestax.devices.asked import sharded_in
 from nestax.devices.hosts import gathered
-from nestax.devices.rows import LANE_PARTS, Sharded, sharded_in
+from nestax.devices.rows import LANE_PARTS, Sharded
 from nestax.draws.blocks import AbstractBlocks
-from nestax.draws.holder import HERE, held_by
+from nestax.draws.rows import HERE, held_by
 from nestax.loop.chunks import Compiled
 from nestax.loop.core import run_of
 from nestax.loop.step import Lane

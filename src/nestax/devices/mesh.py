@@ -13,7 +13,7 @@ from jaxtyping import PyTree
 from nestax.chain.problem import Problem
 from nestax.devices.rows import Sharded
 from nestax.draws.blocks import AbstractBlocks
-from nestax.draws.holder import held_by
+from nestax.draws.rows import held_by
 from nestax.draws.source import AbstractSource
 from nestax.errors import ProblemError, SettingError, check_count
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, PyTree
 
-from nestax.draws.holder import Holder, holder_of, is_holder
+from nestax.draws.rows import Holder, holder_of
 from nestax.programs import trace
 
 #: A population is summed in so many parts, and lanes run in at most so many, whatever the devices, as
@@ -197,18 +197,3 @@ def _(sharding: NamedSharding, what: str = "rows") -> Holder:
     axis = axis[0] if isinstance(axis, tuple) and len(axis) == 1 else axis
     mesh: Any = sharding.mesh
     return Sharded(mesh, axis, what) if isinstance(axis, str) else holder_of(None)
-
-
-def sharded_in(tree: PyTree) -> Sharded | None:
-    """Finds the devices that share the rows or the blocks of a problem; None if none do."""
-    holders = jax.tree.leaves(tree, is_leaf=is_holder)
-    return next((x for x in holders if isinstance(x, Sharded)), None)
-
-
-def arrived_on(problem: Any) -> Sharded | None:
-    """Finds the devices on which rows, blocks or weights have arrived in pieces; None if none have."""
-    for x in jax.tree.leaves(problem.w0):
-        sharding: Any = getattr(x, "sharding", None)
-        if isinstance(sharding, NamedSharding) and sharding.mesh.size > 1:
-            return sharded_in(problem) or Sharded(sharding.mesh, sharding.mesh.axis_names[0], "model")
-    return sharded_in(problem)

@@ -15,8 +15,7 @@ import numpy as np
 from jaxtyping import Array, Int, PyTree
 
 import nestax.trees as trees
-from nestax.draws.batch import Batch
-from nestax.draws.holder import arrived
+from nestax.draws.rows import Batch, arrived
 from nestax.draws.source import AbstractSource, Sampler, checked_rows
 from nestax.errors import ProblemError, check_count, is_traced
 

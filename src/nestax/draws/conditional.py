@@ -14,9 +14,8 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 import nestax.trees as trees
-from nestax.draws.batch import Batch
 from nestax.draws.blocks import AbstractBlocks, Block, Visits
-from nestax.draws.holder import HERE, arrived
+from nestax.draws.rows import HERE, Batch, arrived
 from nestax.draws.source import AbstractSource, Sampler, checked_rows
 from nestax.errors import ProblemError, check_count, is_traced
 

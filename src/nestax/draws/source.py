@@ -12,8 +12,7 @@ import numpy as np
 from jaxtyping import Array, Int, PyTree
 
 import nestax.trees as trees
-from nestax.draws.batch import Batch, Coupling
-from nestax.draws.holder import HERE, Holder, arrived
+from nestax.draws.rows import HERE, Batch, Coupling, Holder, arrived
 from nestax.errors import ProblemError, check_setting, is_traced
 
 

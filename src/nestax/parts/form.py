@@ -9,8 +9,8 @@ from jaxtyping import PyTree
 import nestax.trees as trees
 from nestax.chain.level import Level
 from nestax.chain.problem import Problem
-from nestax.draws.batch import Batch, Coupling
 from nestax.draws.blocks import Visits
+from nestax.draws.rows import Batch, Coupling
 from nestax.errors import SettingError, is_traced
 
 #: What may be drawn for one pass of a level.

@@ -16,7 +16,7 @@ from jaxtyping import Array, PyTree
 from nestax.chain.blocks import over_blocks, over_parts, visit
 from nestax.chain.problem import Problem
 from nestax.draws.blocks import Visits
-from nestax.draws.holder import put
+from nestax.draws.rows import put
 from nestax.errors import SettingError
 from nestax.parts.estimator import Batches
 

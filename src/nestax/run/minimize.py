@@ -15,7 +15,6 @@ from nestax.checkpoints.asked import Checkpoint, keeper_of
 from nestax.checkpoints.fingerprint import described
 from nestax.devices.asked import Devices, sharing
 from nestax.devices.hosts import Hosts
-from nestax.devices.rows import arrived_on
 from nestax.errors import SettingError, check_seed, choose
 from nestax.estimators.registry import find
 from nestax.loop.chunks import At, Compiled
@@ -94,8 +93,7 @@ def minimize(
         raise SettingError(f"start must be the carry of a result; got {type(start).__name__}.")
     watch = Watch(stop, callback, began)
     seed = check_seed(seed)
-    sharded = sharing(devices, ("rows", "blocks", "model"))
-    sharded = sharded or arrived_on(problem)
+    sharded = sharing(devices, ("rows", "blocks", "model"), problem)
     keeper = keeper_of(checkpoint, Hosts(sharded and sharded.mesh))
     budget = Budget(steps, samples, batch_size, init_batch_size, record_every, record)
     search = None

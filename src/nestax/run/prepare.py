@@ -10,9 +10,10 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from nestax.chain.problem import Problem, is_drawn
+from nestax.devices.asked import sharded_in
 from nestax.devices.hosts import Hosts, digest_of
 from nestax.devices.mesh import at_place, shard, weights_in_pieces
-from nestax.devices.rows import Sharded, sharded_in
+from nestax.devices.rows import Sharded
 from nestax.errors import SettingError, check_count
 from nestax.loop.chunks import Compiled
 from nestax.loop.columns import choose_columns

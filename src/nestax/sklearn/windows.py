@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
-from nestax.draws.batch import Batch
+from nestax.draws.rows import Batch
 from nestax.draws.source import AbstractSource, Population
 from nestax.trees import on_device
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int, PyTree
 
-from nestax.draws.batch import Batch
+from nestax.draws.rows import Batch
 from nestax.draws.source import AbstractSource
 from nestax.errors import ProblemError
 from nestax.streams.readers import Reader, reader_of

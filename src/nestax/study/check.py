@@ -15,7 +15,7 @@ import nestax.trees as trees
 from nestax.chain.jacobian import pull_through
 from nestax.chain.level import Level
 from nestax.chain.problem import Problem
-from nestax.draws.holder import Here
+from nestax.draws.rows import Here
 from nestax.draws.source import Population
 from nestax.errors import check_count
 from nestax.parts.estimator import Batches, draw_batches

@@ -19,9 +19,7 @@ from nestax.chain.problem import Problem
 from nestax.devices.asked import Devices, sharing
 from nestax.devices.hosts import gathered
 from nestax.devices.mesh import at_place
-from nestax.devices.rows import sharded_in
-from nestax.draws.batch import Batch, Coupling
-from nestax.draws.holder import HERE, held_by
+from nestax.draws.rows import HERE, Batch, Coupling, held_by
 from nestax.draws.source import AbstractSource, Groups
 from nestax.errors import ProblemError, check_count, check_setting
 from nestax.parts.estimator import draw_batches
@@ -89,7 +87,7 @@ def evaluate(
         )
     if problem.endless:
         return _nested(problem, w, confidence, draws, seed)
-    sharded = sharing(devices, ("rows", "blocks")) or sharded_in(problem)
+    sharded = sharing(devices, ("rows", "blocks"), problem)
     if sharded is not None and streams_of(problem) and jax.process_count() > 1:
         raise ProblemError(
             "nx.evaluate does not read a Stream in several processes together: leave devices out, and "

@@ -25,7 +25,7 @@ from jaxtyping import Array, Float, PyTree
 
 from nestax.chain.level import Level
 from nestax.chain.problem import Problem
-from nestax.draws.batch import Batch
+from nestax.draws.rows import Batch
 from nestax.draws.source import Population
 from nestax.errors import ProblemError, SettingError, check_count, check_seed, check_setting
 from nestax.parts.estimator import FIRST_WEIGHTS
