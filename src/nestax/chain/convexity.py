@@ -56,9 +56,9 @@ def _points(problem: Problem) -> list[Any]:
     keys = jax.random.split(jax.random.key(0), POINTS)
     start = problem.start(keys[0])
     flat, unravel = ravel_pytree(start)
-    spread = max(0.5, float(jnp.abs(flat).max()))
+    reach = max(0.5, float(jnp.abs(flat).max()))
     noise = [jax.random.normal(key, flat.shape, flat.dtype) for key in keys]
-    return [problem.project(unravel(flat + spread * e)) for e in noise]
+    return [problem.project(unravel(flat + reach * e)) for e in noise]
 
 
 def _at_points(level: Any, inputs: list[Any]) -> tuple[np.ndarray, np.ndarray]:

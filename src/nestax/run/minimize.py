@@ -119,7 +119,6 @@ def minimize(
         sharded=sharded,
     )
     compiled = run.compiled
-    feed = compiled.feed
     facts = {"run": "minimize", "seed": seed, "output": output, "record_every": run.stride}
     if output == "random":
         facts["steps"] = int(compiled.lane.horizon) - run.begin
@@ -131,13 +130,12 @@ def minimize(
     ended = follow(run, start=at, watch=watch, keeper=keeper, facts=facts, progress=progress)
     step = ended.at.step
     carry = ended.at.carry
-    rows = () if feed is None else feed.rows_after(step)
     result = Result(
         compiled.lane.output(carry),
         ended.records,
         ended.status,
         ended.message,
-        Continuation(carry, compiled.run.key, step, run.cost(step), rows),
+        Continuation(carry, compiled.run.key, step, run.cost(step), compiled.feed.rows_after(step)),
         tuple(level.name for level in problem.levels),
         run.micro_batch,
     )
@@ -164,6 +162,5 @@ def _restored(compiled: Compiled, start: Continuation) -> Any:
             "start= belongs to another problem, method or output: its arrays are not the ones that "
             "this run carries."
         )
-    if compiled.feed is not None:
-        compiled.feed.begin_after(start.step, start.rows)
+    compiled.feed.begin_after(start.step, start.rows)
     return packing.shape.treedef.unflatten(leaves)
