@@ -6,11 +6,11 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, PyTree
 
 from nestax.chain.jacobian import Jacobian, jacobian_of
 from nestax.chain.structure import Structure, analyse, bytes_of, depends
+from nestax.chain.untraceable import ALWAYS_THE_SAME, THROWS_DICE, random_state, why_untraceable
 from nestax.draws.rows import Batch, Coupling
 from nestax.draws.source import AbstractSource, Sampler, as_source
 from nestax.errors import ProblemError, check_count
@@ -23,48 +23,6 @@ Map = Callable[[PyTree], PyTree]
 PART_DRAWS = 4096
 PART_BYTES = {"cpu": 2**28}
 PART_BYTES_ELSEWHERE = 2**32
-
-CHANGES_STATE = (
-    "changes state while it is evaluated, as dropout does with its counter and batch norm with its "
-    "statistics, and a level is a function of its input and its draw alone: let the draw bring the "
-    "random key (an nx.Sampler that returns one), use statistics as they are (evaluation mode), or "
-    "another norm."
-)
-#: What JAX and Flax raise, by name, where a function does what cannot be traced, and what to do instead.
-UNTRACEABLE = {
-    "TracerBoolConversionError": (
-        "decides in Python (if, while, and, or, max) on a number that is known only when it runs: "
-        "use jnp.where(condition, this, that), or jax.lax.cond."
-    ),
-    "TracerArrayConversionError": (
-        "hands a number that is known only when it runs to NumPy: use jnp in place of np."
-    ),
-    "ConcretizationTypeError": (
-        "makes a Python number of one that is known only when it runs (float(x), int(x), x.item(), "
-        "range(n)): leave it an array, and use jnp and jax.lax."
-    ),
-    "TracerIntegerConversionError": (
-        "uses a number that is known only when it runs as an index or a length in Python: make an array "
-        "of what it looks into, or use jax.lax."
-    ),
-    # Flax, NNX and Linen, where a function changes a variable that was made outside of it
-    "TraceContextError": CHANGES_STATE,
-    "ModifyScopeVariableError": CHANGES_STATE,
-    # Flax, where dropout is given no key
-    "InvalidRngError": (
-        'asks for a random key, as dropout does: let the draw bring one, rngs={"dropout": key} with an '
-        "nx.Sampler that returns it, or switch dropout off (deterministic=True)."
-    ),
-}
-THROWS_DICE = (
-    "draws from np.random. That happens once, when the level is traced, and stays as it is "
-    "for the whole run: let the draw bring what is random, nx.Sampler(lambda key: "
-    "jax.random.normal(key, shape)), or rows of data."
-)
-ALWAYS_THE_SAME = (
-    "has an nx.Sampler whose draws do not depend on the key, so that all of them are the same: draw "
-    "with jax.random and not with np.random, nx.Sampler(lambda key: jax.random.normal(key, shape))."
-)
 
 
 class Level(eqx.Module):
@@ -148,14 +106,14 @@ class Level(eqx.Module):
 
     def bind(self, x: PyTree) -> "Level":
         """This level with the structure it has for inputs of the shapes ``x``."""
-        before = _random_state()
+        before = random_state()
         draw = () if self.source is None else (self.source.example(),)
         draws = 2 if self.batched and draw else 1
         draw = stacked(draw, draws) if self.batched else draw
         if isinstance(self.source, Sampler) and not depends(self.source.fn, jax.random.key(0)):
             raise ProblemError(f"level {self.name!r} {ALWAYS_THE_SAME}")
         structure = analyse(self._call, x, *draw, draws=draws)
-        if _random_state() != before:
+        if random_state() != before:
             raise ProblemError(f"level {self.name!r} {THROWS_DICE}")
         return self.replace(structure=structure)
 
@@ -282,8 +240,7 @@ class Level(eqx.Module):
         try:
             return self.fn(x, *told, *self.args)
         except Exception as error:
-            kinds = {kind.__name__ for kind in type(error).__mro__}
-            why = next((words for kind, words in UNTRACEABLE.items() if kind in kinds), None)
+            why = why_untraceable(error)
             if why is None:
                 raise
             raise ProblemError(f"level {self.name!r} {why}") from error
@@ -356,13 +313,3 @@ def _batch_of_one(draw: PyTree) -> Batch:
 def stacked(draw: PyTree, size: int) -> PyTree:
     """The shapes of so many draws, from those of one."""
     return jax.tree.map(lambda s: jax.ShapeDtypeStruct((size, *s.shape), s.dtype), draw)
-
-
-def _random_state() -> list[bytes]:
-    """Where the random numbers of NumPy stand that every program shares.
-
-    Those of Python's ``random`` say nothing: type checkers draw from them whenever a function is called.
-    As bytes, because the array of its words has no truth value when two states are compared.
-    """
-    state = np.random.get_state(legacy=False)  # noqa: NPY002 (what others draw from)
-    return [np.asarray(part).tobytes() for part in jax.tree.leaves(state)]

@@ -24,8 +24,8 @@ from nestax.parts.estimator import Batches
 def visit_blocks(problem: Problem, batches: Batches, fn: Callable[..., PyTree], *rows: PyTree) -> PyTree:
     """Calls ``fn(chain, batches, *rows)`` for every visited block; ``rows`` have an entry for each."""
 
-    def one(part: Problem, visits: Batches, _: tuple[()], *rows: PyTree) -> Any:
-        return fn(_chain(part, visits), _drawn(part, visits), *rows), ()
+    def one(part: Problem, chain: Problem, visits: Batches, _: tuple[()], *rows: PyTree) -> Any:
+        return fn(chain, _drawn(part, visits), *rows), ()
 
     return _visit(problem, batches, one, (), *rows)[0]
 
@@ -33,8 +33,8 @@ def visit_blocks(problem: Problem, batches: Batches, fn: Callable[..., PyTree], 
 def over_visits(problem: Problem, batches: Batches, fn: Callable[..., PyTree], *rows: PyTree) -> PyTree:
     """Calls ``fn(chain, visits, *rows)`` likewise, with nothing drawn as yet."""
 
-    def one(part: Problem, visits: Batches, _: tuple[()], *rows: PyTree) -> Any:
-        return fn(_chain(part, visits), visits, *rows), ()
+    def one(_: Problem, chain: Problem, visits: Batches, __: tuple[()], *rows: PyTree) -> Any:
+        return fn(chain, visits, *rows), ()
 
     return _visit(problem, batches, one, (), *rows)[0]
 
@@ -42,7 +42,7 @@ def over_visits(problem: Problem, batches: Batches, fn: Callable[..., PyTree], *
 def _visit(
     problem: Problem, batches: Batches, fn: Callable[..., Any], table: PyTree, *rows: PyTree
 ) -> tuple[PyTree, PyTree]:
-    """Calls ``fn(part, visits, row, *rows) = (outcome, new row)``; ``part`` holds the visited block."""
+    """Calls ``fn(part, chain, visits, row, *rows) = (outcome, new row)``; the block lies in ``part``."""
     own = jax.tree.map(lambda visits: visits.own, batches, is_leaf=_is_visits)
     each, common = eqx.partition(batches, own)
 
@@ -52,14 +52,9 @@ def _visit(
 
         each, rows = one
         visits = jax.tree.map(in_part, eqx.combine(each, common), is_leaf=_is_visits)
-        return fn(part, visits, row, *rows)
+        return fn(part, part.block(number), visits, row, *rows)
 
     return visit(problem, visited_in(batches), one, table, (each, rows))
-
-
-def _chain(part: Problem, visits: Batches) -> Problem:
-    """The chain of the block that is visited."""
-    return part.block(visited_in(visits))
 
 
 def _drawn(part: Problem, visits: Batches) -> Any:
@@ -135,8 +130,8 @@ def visit_table(
     Returns the average of the outcomes, the table with the new rows, and the rows that they replace.
     """
 
-    def one(part: Problem, visits: Batches, *rows: PyTree) -> Any:
-        return move(_chain(part, visits), _drawn(part, visits), *rows)
+    def one(part: Problem, chain: Problem, visits: Batches, *rows: PyTree) -> Any:
+        return move(chain, _drawn(part, visits), *rows)
 
     before = rows_of(problem, table, visited_in(batches))
     each, table = _visit(problem, batches, one, table, *more)

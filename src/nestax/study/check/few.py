@@ -82,8 +82,9 @@ class Carried(NamedTuple):
 
 def _is_population(level: Level) -> bool:
     source = level.source
-    here = isinstance(source, Population) and isinstance(source.holder, Here)
-    return here and source.size <= MOST_MEMBERS
+    if not isinstance(source, Population) or not isinstance(source.holder, Here):
+        return False
+    return source.size <= MOST_MEMBERS
 
 
 def _contributions(problem: Problem, w: PyTree, batches: Batches) -> list[Array | None]:
