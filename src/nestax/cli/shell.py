@@ -267,6 +267,7 @@ def finish(ctx: typer.Context, outcome: Outcome) -> None:
 
 def keep(ctx: typer.Context) -> None:
     """Writes the command line into the folder of --checkpoint, for ``nestax resume``."""
+    from nestax.checkpoints import files
     from nestax.errors import SettingError
 
     folder = ctx.params["checkpoint"]
@@ -279,9 +280,7 @@ def keep(ctx: typer.Context) -> None:
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
         line = {"arguments": ctx.meta[ARGUMENTS], "folder": os.getcwd()}
-        working = path.with_suffix(".unfinished")
-        working.write_text(json.dumps(line), encoding="utf-8")
-        working.replace(path)  # a whole file or none
+        files.write(path, json.dumps(line).encode(), files.Files())
     elif not resume:
         raise SettingError(
             f"{folder} holds a run already: go on with it by nestax resume {folder}, or choose another "

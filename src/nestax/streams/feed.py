@@ -32,6 +32,8 @@ PORTION_SECONDS = 0.5
 #: Seconds between two looks at whether a run that waits for rows is asked to stop.
 WAIT_SECONDS = 0.1
 
+STOPPED = "The run was stopped"
+
 #: Bytes at whose multiples arrays of a CPU begin.
 ALIGNED = 64
 
@@ -69,10 +71,7 @@ class Ahead:
 
 
 class NoFeed:
-    """Feeds nothing: the twin of ``Feed`` for a run without streams.
-
-    asked: tells whether the run is to stop; nobody waits here.
-    """
+    """Feeds nothing: the twin of ``Feed`` for a run without streams, whose rows never end."""
 
     courses: tuple[Course, ...] = ()
     asked: Callable[[], bool] = staticmethod(lambda: False)
@@ -94,7 +93,7 @@ class NoFeed:
 
     def why(self) -> str:
         """Names no stream."""
-        return "The run was stopped"
+        return STOPPED
 
     def position(self, step: int) -> list[dict[str, Any]]:
         """Returns the position of no stream."""
@@ -198,7 +197,7 @@ class Feed:
     def why(self) -> str:
         """Says why there are no more rows."""
         why = None if self.now is None else self.now.why
-        return "The run was stopped" if why is None else f"The run was stopped: {why}"
+        return STOPPED if why is None else f"{STOPPED}: {why}"
 
     def _portion(self, step: int) -> Portion:
         now = self.now

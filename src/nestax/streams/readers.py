@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from nestax.errors import ProblemError
+from nestax.trees import first_nonfinite
 
 #: How many rows in a row are looked at to tell one set of rows from another.
 LOOKED_AT = 1_024
@@ -306,14 +307,6 @@ def _joined(parts: list[PyTree], one: PyTree, into: PyTree) -> PyTree:
 
 
 def _first_bad(rows: PyTree) -> int | None:
-    """The first row with an entry that is not finite."""
-    found = []
-    for x in jax.tree.leaves(rows):
-        if x.dtype.kind in "biu":
-            continue
-        with np.errstate(over="ignore", invalid="ignore"):
-            fine = np.isfinite(np.sum(x))  # then its terms are, and this takes no memory
-        if not fine:
-            bad = ~np.isfinite(x).reshape(len(x), -1).all(axis=1)
-            found += [int(np.argmax(bad))] if bad.any() else []
-    return min(found, default=None)
+    """Finds the first row with an entry that is not finite."""
+    bad = [first_nonfinite(x) for x in jax.tree.leaves(rows)]
+    return min((int(index[0]) for index, _ in filter(None, bad)), default=None)
