@@ -16,6 +16,7 @@ HOUSE = [
     "version",
     "compiling",
     "errors",
+    "stop",
     "trees",
     "convolutions",
     "programs",

@@ -44,7 +44,7 @@ def check(kind, plan, place, monkeypatch):
         folder = place / str(k)
         found = Folder(folder).load()
         progress.append(0 if found is None else found.facts["step"])
-        rest = killed.make(kind, checkpoint=folder, resume=True)
+        rest = killed.make(kind, folder, resume=True)
         np.testing.assert_array_equal(rest.w, whole.w)
         assert list(rest.records) == list(whole.records)
         for name, column in whole.records.items():

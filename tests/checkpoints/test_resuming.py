@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from tests.support.asked import asked
 
 import nestax as nx
 from nestax.checkpoints import files as checkpoint
@@ -25,8 +26,8 @@ from nestax.checkpoints.files import Files
 from nestax.checkpoints.fingerprint import Fingerprint
 from nestax.checkpoints.folder import Folder
 from nestax.loop import chunks as drive
-from nestax.run import minimize
-from nestax.run.follow import Book
+from nestax.run import tune
+from nestax.run.record import Book
 from nestax.trees import as_host
 
 
@@ -44,7 +45,11 @@ def _one_stride_a_chunk(monkeypatch):
 def run(problem, estimator=None, optimizer=None, steps=60, **changes):
     settings = {"batch_size": 2, "record_every": 10, "seed": 3} | changes
     return nx.minimize(
-        problem, estimator or nx.SMVR(beta=0.3), optimizer or optax.adam(0.01), steps=steps, **settings
+        problem,
+        estimator or nx.SMVR(beta=0.3),
+        optimizer or optax.adam(0.01),
+        steps=steps,
+        **asked(**settings),
     )
 
 
@@ -144,7 +149,7 @@ def test_a_sweep_goes_on_with_every_lane(problem, tmp_path, monkeypatch):
             settings={"beta": np.array([0.1, 0.7]), "lr": np.array([0.05, 1e200])},
             batch_size=2,
             record_every=10,
-            **rest,
+            **asked(**rest),
         )
 
     whole = sweep()
@@ -178,20 +183,19 @@ def test_a_sweep_goes_on_with_every_lane(problem, tmp_path, monkeypatch):
             settings={"beta": np.array([0.1, 0.7]), "lr": np.array([0.06, 1e200])},
             batch_size=2,
             record_every=10,
-            checkpoint=tmp_path,
-            resume=True,
+            checkpoint=nx.Checkpoint(tmp_path, resume=True),
         )
 
 
 @pytest.mark.slow
 def test_a_search_for_settings_is_not_repeated(problem, tmp_path, monkeypatch):
     solve = lambda **rest: nx.minimize(
-        problem, samples=9_000, batch_size=2, record_every=10, seed=3, **rest
+        problem, samples=9_000, batch_size=2, record_every=10, seed=3, **asked(**rest)
     )
     whole = solve()
     solve(checkpoint=tmp_path, callback=stop_at(20))
     note = bytearray((tmp_path / "search.safetensors").read_bytes())
-    monkeypatch.setattr(minimize, "autotune", lambda *a, **k: pytest.fail("searched again"))
+    monkeypatch.setattr(tune, "autotune", lambda *a, **k: pytest.fail("searched again"))
     assert_equal_runs(solve(checkpoint=tmp_path, resume=True), whole)
     monkeypatch.undo()
     note[note.index(b"lr") + 6] ^= 1
@@ -201,7 +205,9 @@ def test_a_search_for_settings_is_not_repeated(problem, tmp_path, monkeypatch):
 
 def test_stages_go_on(problem, tmp_path):
     stages = [nx.theory.Stage(lr=0.05, beta=0.3, steps=20), nx.theory.Stage(lr=0.02, beta=0.1, steps=30)]
-    solve = lambda **rest: nx.solve_stages(problem, stages, batch_size=2, record_every=10, **rest)
+    solve = lambda **rest: nx.solve_stages(
+        problem, stages, batch_size=2, record_every=10, **asked(**rest)
+    )
     whole = solve()
     solve(checkpoint=tmp_path, callback=stop_at(20))
     assert_equal_runs(solve(checkpoint=tmp_path, resume=True), whole)
@@ -373,11 +379,14 @@ def test_a_program_in_other_words_goes_on_where_versions_have_changed(tmp_path, 
 
 def test_where_a_run_may_be_kept(problem, tmp_path):
     run(problem, steps=10, checkpoint=tmp_path / "a" / "b", resume=True)  # nothing there: begins
-    with pytest.raises(nx.SettingError, match="holds a run already: go on with it by resume=True"):
+    with pytest.raises(
+        nx.SettingError,
+        match=r"a run already: go on with it by nx.Checkpoint\(",
+    ):
         run(problem, steps=10, checkpoint=tmp_path / "a" / "b")
-    with pytest.raises(nx.SettingError, match="resume=True needs the folder"):
-        run(problem, steps=10, resume=True)
-    with pytest.raises(nx.SettingError, match="checkpoint_every must be at least 0 seconds; got -1"):
+    with pytest.raises(nx.SettingError, match=r"nx.Checkpoint\(folder, .*; got True"):
+        run(problem, steps=10, checkpoint=True)
+    with pytest.raises(nx.SettingError, match="every must be at least 0 seconds; got -1"):
         run(problem, steps=10, checkpoint=tmp_path / "c", checkpoint_every=-1)
     (tmp_path / "file").write_text("mine")
     with pytest.raises(nx.SettingError, match=r"cannot keep a run in .*file: .*; choose another"):

@@ -35,6 +35,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import safetensors
 import safetensors.numpy
+from tests.support.asked import asked
 
 import nestax as nx
 from nestax.checkpoints import files as checkpoint
@@ -253,7 +254,13 @@ def run(rate=0.01, **kept):
     """A run on a stream, so that its place is a part of what is read."""
     problem = small().with_data(inner=nx.Stream(iter(STREAMED)))
     return nx.minimize(
-        problem, nx.SMVR(beta=0.3), optax.adam(rate), steps=20, batch_size=2, record_every=5, **kept
+        problem,
+        nx.SMVR(beta=0.3),
+        optax.adam(rate),
+        steps=20,
+        batch_size=2,
+        record_every=5,
+        **asked(**kept),
     )
 
 

@@ -15,6 +15,7 @@ import optax
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.support.asked import asked
 
 import nestax as nx
 from nestax.checkpoints.folder import Folder
@@ -96,7 +97,7 @@ def problem(data):
 def run(data, steps=STEPS, **changes):
     settings = {"batch_size": BATCH, "init_batch_size": FIRST, "record_every": 5} | changes
     method = settings.pop("method", nx.Plain())
-    return nx.minimize(problem(data), method, optax.sgd(RATE), steps=steps, **settings)
+    return nx.minimize(problem(data), method, optax.sgd(RATE), steps=steps, **asked(**settings))
 
 
 def by_hand(steps=STEPS):
@@ -351,7 +352,7 @@ def test_a_start_without_rows_ends_with_a_sentence_when_the_time_is_over():
         over.wait(30)
 
     begin = time.perf_counter()
-    with pytest.raises(nx.SettingError, match="seconds of the run its streams did not give the rows"):
+    with pytest.raises(nx.SettingError, match=r"seconds\. Until then its streams did not give"):
         run(nx.Stream(waiting()), seconds=0.5)
     assert time.perf_counter() - begin < 20
     threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM)).start()

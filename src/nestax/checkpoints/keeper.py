@@ -76,12 +76,8 @@ class Keeper:
         hosts: the processes of the run, of which the first alone reads and writes.
     """
 
-    def __init__(
-        self, checkpoint: str | Path | None, every: float, resume: bool, hosts: Hosts | None = None
-    ):
-        check_setting("checkpoint_every", every, "at least 0 seconds", lambda s: s >= 0)
-        if checkpoint is None:
-            raise SettingError("resume=True needs the folder of the run: pass checkpoint= as well.")
+    def __init__(self, checkpoint: str | Path, every: float, resume: bool, hosts: Hosts | None = None):
+        check_setting("every", every, "at least 0 seconds", lambda s: s >= 0)
         self.every = every
         self.failed = False
         self.folder = Folder(checkpoint)
@@ -91,8 +87,8 @@ class Keeper:
         self.hosts = hosts or Hosts()
         if self.hosts.decide(lambda: bool(self.folder.checkpoints())) and not resume:
             raise SettingError(
-                f"{checkpoint} holds a run already: go on with it by resume=True, or choose another "
-                "folder."
+                f"{checkpoint} holds a run already: go on with it by nx.Checkpoint(folder, "
+                "resume=True), or choose another folder."
             )
 
     @contextlib.contextmanager
@@ -112,7 +108,7 @@ class Keeper:
         """Says how a run that others have ended goes on."""
         step = self.saved[0]
         kept = "nothing yet" if step is None else f"the state of step {step:,}"
-        return f"{self.folder.path} holds {kept}, and the same call goes on with resume=True"
+        return f"{self.folder.path} holds {kept}, and the same call goes on from there with resume=True"
 
     def _hold(self) -> None:
         with self._refusing():

@@ -21,6 +21,7 @@ from nestax.problems.portfolio.exact import Optimum
 from nestax.run.minimize import minimize
 from nestax.run.result import Result
 from nestax.steps.descent import with_rate
+from nestax.stop import Gap
 from nestax.table import Table
 
 #: A run ends at this gap in percent, or after so many steps if no budget of samples is given.
@@ -68,11 +69,10 @@ def run(options: Portfolio) -> Outcome:
         samples=options.samples,
         batch_size=options.batch_size,
         seed=options.seed,
-        target_gap=TARGET,
+        stop=Gap(TARGET),
         record_every=STEPS // RECORDS if options.samples is None else None,
-        mesh=options.devices,
-        checkpoint=options.checkpoint,
-        resume=options.resume,
+        devices=options.devices,
+        checkpoint=options.kept,
     )
     goal = f"−mean + {options.risk:g}·deviation, constraint {constraint}"
     goal += " from {:g} to {:g}".format(*bounds) if bounds else ""

@@ -3,11 +3,14 @@
 import dataclasses
 import enum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from nestax.cli.shell import Group, command, read_config, repeat
+
+if TYPE_CHECKING:
+    from nestax.checkpoints.asked import Checkpoint
 
 #: Below the list of commands.
 EXAMPLES = """Examples:\b
@@ -99,6 +102,18 @@ class Kept(Configured):
         int | None,
         typer.Option(min=1, help="Share the work among so many devices of this machine, GPUs or cores."),
     ] = None
+
+    @property
+    def kept(self) -> "Checkpoint | None":
+        """Where the run is kept, as ``minimize`` is told."""
+        from nestax.checkpoints.asked import Checkpoint
+        from nestax.errors import SettingError
+
+        if self.checkpoint is None:
+            if self.resume:
+                raise SettingError("--resume needs the folder of the run: pass --checkpoint as well.")
+            return None
+        return Checkpoint(self.checkpoint, resume=self.resume)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -1,5 +1,6 @@
 """The host's side of the loop: chunk after chunk of a run, by compiled programs. No mathematics."""
 
+import dataclasses
 import math
 import sys
 import time
@@ -181,7 +182,15 @@ class Compiled:
         return program(type(self.whole).advance, structure, self.donates, places)
 
     def advance(self, at: At, strides: int, length: int) -> Chunk:
-        """``strides`` times ``length`` steps and a record."""
+        """``strides`` times ``length`` steps and a record.
+
+        Of a carry that the chunk overwrites, the weights and their average are copied to the host first.
+        """
+        if self.donates:
+            kept = jax.tree.map(np.array, (at.carry.w, at.carry.average))
+            before = dataclasses.replace(at.carry, w=kept[0], average=kept[1])
+        else:
+            before = at.carry
         leaves = self._leaves(at.step + 1 if length else None)
         bounds = map(np.int32, (at.step, strides, length))
         packed, records = self.advancing()(leaves, self.run.packing.pack(at.carry), *bounds)
@@ -190,7 +199,7 @@ class Compiled:
         told = [np.isfinite(rows[name]) for name in FINITE_COLUMNS if name in rows]
         rows["finite"] = np.logical_and.reduce([rows["finite"], *told])
         after = At(self.run.packing.unpack(packed), at.step + strides * length)
-        return Chunk(at, after, rows, strides, length)
+        return Chunk(At(before, at.step), after, rows, strides, length)
 
     def chunks(
         self,

@@ -16,8 +16,9 @@ from jaxtyping import Array, PyTree
 
 from nestax.chain.level import Level
 from nestax.chain.problem import Problem
+from nestax.devices.asked import Devices, sharing
 from nestax.devices.hosts import gathered
-from nestax.devices.spread import at_place, spread_over
+from nestax.devices.spread import at_place
 from nestax.draws.source import AbstractSource, Batch, Coupling, Groups
 from nestax.errors import ProblemError, check_count, check_setting
 from nestax.parts.estimator import draw_batches
@@ -48,8 +49,7 @@ def evaluate(
     confidence: float = 0.95,
     draws: int | None = None,
     seed: int = 0,
-    mesh: Mesh | int | None = None,
-    shard: str = "rows",
+    devices: int | Mesh | Devices | None = None,
 ) -> Interval:
     """F(w) with a confidence interval, treating the rows as a sample of something larger.
 
@@ -76,7 +76,7 @@ def evaluate(
         draws: how many draws per level to use; needed for a Sampler, where there are no rows, and
             for a Stream of an iterator, where it means the first rows. None uses every row.
         seed: for the draws.
-        mesh, shard: as in ``minimize``, for rows and for blocks.
+        devices: as in ``minimize``, for rows and for blocks.
     """
     check_setting("confidence", confidence, "in (0, 1)", lambda c: (c > 0) & (c < 1))
     if problem.blocks is not None and problem.blocks.weighted:
@@ -86,11 +86,11 @@ def evaluate(
         )
     if problem.endless:
         return _nested(problem, w, confidence, draws, seed)
-    spread = spread_over(mesh, shard, ("rows", "blocks")) or problem.spread
+    spread = sharing(devices, ("rows", "blocks")) or problem.spread
     if spread is not None and streams_of(problem) and jax.process_count() > 1:
         raise ProblemError(
-            "nx.evaluate does not read a Stream in several processes together: leave mesh out, and let "
-            "one of them evaluate it."
+            "nx.evaluate does not read a Stream in several processes together: leave devices out, and "
+            "let one of them evaluate it."
         )
     if spread is not None:
         problem = at_place(shared_by(problem, spread), spread.everywhere)
