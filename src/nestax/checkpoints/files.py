@@ -37,7 +37,7 @@ class OtherFormatError(DamagedError):
 
 
 class Files:
-    """Everything that is done to files, in one place, so that tests can make each of them fail."""
+    """Does everything that is done to files, so that tests can make each of it fail."""
 
     def read(self, path: Path) -> bytes:
         return path.read_bytes()

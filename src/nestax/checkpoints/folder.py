@@ -21,7 +21,7 @@ KEPT = 2
 
 
 class Folder:
-    """Where a run is kept.
+    """Keeps the last two checkpoints of a run, and notes beside them.
 
     number: of the last checkpoint; it moves on when the next one is whole.
     lock: what ``Files.lock`` has returned, while it is held.

@@ -46,7 +46,7 @@ class Reader:
     own: bool = False
 
     def read(self, start: int, count: int, into: PyTree = None) -> Read:
-        """Rows start, …, start + count − 1, finite and all alike; or fewer, and why.
+        """Reads the rows start, …, start + count − 1, finite and all alike; or fewer, and says why.
 
         Args:
             into: arrays whose first rows are to take them, so that they are copied only once.
@@ -63,7 +63,7 @@ class Reader:
         )
 
     def _read(self, start: int, count: int) -> tuple[list[PyTree], str | None]:
-        """The same in parts."""
+        """Reads the same in parts."""
         raise NotImplementedError
 
     # What a run asks; where several processes read together, ``Shared`` answers.
@@ -108,7 +108,7 @@ class FromParts(Reader):
             raise ProblemError("data is empty: it needs at least one row.")
 
     def _part(self, number: int, first: int, last: int) -> PyTree:
-        """Rows ``first`` to ``last`` of a part."""
+        """Reads the rows ``first`` to ``last`` of a part."""
         raise NotImplementedError
 
     def _read(self, start: int, count: int) -> tuple[list[PyTree], str | None]:
@@ -138,8 +138,8 @@ class FromParts(Reader):
         for start in sorted(starts):
             for x in jax.tree.leaves(self.read(start, some).rows):
                 digest.update(np.ascontiguousarray(x).data)
-        found = digest.hexdigest()[:16]
-        return f"{self.size:,} rows of {shapes(self.one)} with SHA-256 {found} at {len(starts)} places"
+        text = f"{self.size:,} rows of {shapes(self.one)} with SHA-256 {digest.hexdigest()[:16]}"
+        return f"{text} at {len(starts)} places"
 
 
 class Arrays(FromParts):
@@ -213,9 +213,9 @@ class Parquet(FromParts):
         self.columns = list(fields) if columns is None else list(columns)
         unknown = [name for name in self.columns if name not in fields]
         if unknown or not self.columns:
-            there = ", ".join(list(fields)[:20]) or "none"
+            names = ", ".join(list(fields)[:20]) or "none"
             raise ProblemError(
-                f"{path} has no column {', '.join(map(repr, unknown)) or 'at all'}; there are {there}."
+                f"{path} has no column {', '.join(map(repr, unknown)) or 'at all'}; there are {names}."
             )
         kinds = pyarrow.types
         other = [
@@ -242,7 +242,7 @@ class Parquet(FromParts):
             return self._group(number)[first:last]
 
     def _group(self, number: int) -> np.ndarray:
-        """A row group as an array; the last one is kept, for parts of it are asked for in turn."""
+        """Reads a row group; the last one is kept, for parts of it are asked for in turn."""
         if self.held is not None and self.held[0] == number:
             return self.held[1]
         self.held = None  # two of them need not fit into memory
@@ -273,7 +273,7 @@ class Parquet(FromParts):
 
 
 def words(error: Exception) -> str:
-    """The first line of a message, of bounded length, without the stop at its end."""
+    """Returns the first line of a message, of bounded length, without the stop at its end."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0][:TOLD].rstrip(". ")
 
@@ -301,8 +301,7 @@ def _joined(parts: list[PyTree], one: PyTree, into: PyTree) -> PyTree:
         into = jax.tree.map(lambda s: np.empty((many, *s.shape), s.dtype), one)
     rows = jax.tree.map(lambda x: x[:many], into)
     if parts:
-        join = lambda out, *xs: np.concatenate(xs, out=out, casting="unsafe")
-        jax.tree.map(join, rows, *parts)
+        jax.tree.map(lambda out, *x: np.concatenate(x, out=out, casting="unsafe"), rows, *parts)
     return rows
 
 
