@@ -254,7 +254,7 @@ def write_methods(folder: Path) -> str:
     from nestax.estimators.bibliography import BIBTEX
     from nestax.estimators.registry import classes, methods
 
-    (folder / "reference" / "references.bib").write_text("\n".join(BIBTEX.values()))
+    (folder / "reference" / "references.bib").write_text("\n\n".join(BIBTEX.values()))
     names = [*classes(), *BESIDE]
     for name in names:
         text = [title_of(name), ".. currentmodule:: nestax", "", f".. autoclass:: nestax.{name}", ""]

@@ -289,9 +289,10 @@ def list_sets(json: JsonOption = False) -> None:
 @data.command()
 def fetch(name: Annotated[str, typer.Argument(help="One of `nestax data list`.")]) -> None:
     """Download a data set into the cache, unless it is on this machine; print its files."""
-    from nestax.cli.data import fetch_data
+    import nestax.datasets as datasets
 
-    fetch_data(name)
+    for path in datasets.fetch(name):
+        typer.echo(path)
 
 
 @app.command()
@@ -315,6 +316,6 @@ def methods(
 @app.command()
 def cite(name: Annotated[str, typer.Argument(help="Name of a method, such as NLASG.")]) -> None:
     """Print the BibTeX entry of a method."""
-    from nestax.cli.methods import print_reference
+    from nestax.estimators import registry
 
-    print_reference(name)
+    registry.cite(name)
