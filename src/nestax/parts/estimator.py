@@ -193,8 +193,12 @@ class AbstractEstimator(Settings):
         raise NotImplementedError(f"{type(self).__name__} has no restarts.")
 
     def trackers(self, state: Any) -> Trackers:
-        """The tracked quantities inside a state: by default its ``w`` and its ``value``."""
-        return Trackers(state.w, state.value)
+        """The tracked quantities in a state: by default its ``w``, ``value`` and ``jac``, if it has one.
+
+        A single Jacobian is that of the first of two levels, whose second is not tracked.
+        """
+        jac = getattr(state, "jac", None)
+        return Trackers(state.w, state.value, (jac, None) if isinstance(jac, Jacobian) else jac)
 
     def believed(self, problem: Problem, state: Any) -> dict[str, Array]:
         """Record columns with error bars, by name, where a method keeps them; see ``nx.COLUMNS``."""
