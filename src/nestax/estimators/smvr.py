@@ -85,7 +85,7 @@ class SMVR(AbstractEstimator):
         return self._track(problem, w, batches, state, 1 - at(self.beta, state.count + 1))
 
     def _track(self, problem: Problem, w: PyTree, batches: Batches, state: SMVRState, keep: Any = None):
-        """Every level in turn; ``keep`` is None at the start, where there is nothing to keep."""
+        """Tracks every level in turn; ``keep`` is None at the start, where there is nothing to keep."""
         value = []
         jac = []
         held = []

@@ -253,7 +253,7 @@ def _mean_over(fn: Callable[..., PyTree], level: Level, x: PyTree, *rest: PyTree
 
 
 def _parts(stream: Stream) -> Iterator[tuple[float, Batch]]:
-    """Every row of a stream once, in parts of bounded size, each with its share of all rows."""
+    """Yields every row of a stream once, in parts of bounded size, each with its share of all rows."""
     size = stream.reader.size
     example = stream.example()
     if size is None:
@@ -295,20 +295,20 @@ def _effects(level: Level, x: PyTree, batch: Any, adjoint: PyTree) -> list[Array
 
 
 def _effects_here(draws: PyTree, shared: Any) -> Array:
-    """The effects of the draws that a device holds."""
+    """Returns the effects of the draws that a device holds."""
     level, x, adjoint = shared
     return _effects(level, x, Batch(draws), adjoint)[0]
 
 
 def _vary(groups: Coupling, group: int, k: Array) -> Batch:
-    """One draw: row k of one group, the first row of all others."""
+    """Returns one draw: row k of one group, the first row of all others."""
     first = jnp.zeros(1, jnp.int32)
     members = enumerate(groups.members)
     return Batch(tuple(m.rows(k[None] if number == group else first).draws for number, m in members))
 
 
 def _members(source: AbstractSource | None) -> tuple[Any, ...]:
-    """The samples that a source holds; none for a deterministic level."""
+    """Returns the samples that a source holds; none for a deterministic level."""
     if source is None:
         return ()
     return source.members if isinstance(source, Groups) else (source,)
