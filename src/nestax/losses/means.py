@@ -101,7 +101,7 @@ def donsker_varadhan(joint: Array, marginal: Array, state: TrackState | None, **
 def info_nce(
     similarity: Array, state: TrackState | None, index: Any, *, temperature: Any, **memory: Any
 ) -> Tracked:
-    """Computes the mean over anchors i of log E_{j≠i} exp((s_ij − s_ii)/τ): all negatives are remembered.
+    """Computes the mean over anchors i of log E_{j≠i} exp((s_ij − s_ii)/τ), all negatives remembered.
 
     Args:
         similarity: s_ij of anchor i and candidate j of the batch, rows × rows; partners on the diagonal.
