@@ -52,8 +52,7 @@ def follow(
         show = stack.enter_context(progress_line(end, progress, compiled.hosts.first))
         asked = stack.enter_context(interruptions())
         stack.enter_context(keeper.at_work())
-        if compiled.feed is not None:
-            compiled.feed.asked = lambda: asked() or (compiled.hosts.first and watch.late() is not None)
+        compiled.feed.asked = lambda: asked() or (compiled.hosts.first and watch.late() is not None)
         found = keeper.find(compiled, run.begin, run.stride, end, facts or {})
         if found:
             ALOUD.get()(f"going on from step {found.at.step:,} of {end:,} …")
@@ -139,7 +138,6 @@ def _to_the_end(
                 if why or hosts.any(asked()):
                     return Ended(at, book, Status.INTERRUPTED, why or interrupted[1])
         if at.step < end:  # there are no rows, or none came
-            assert compiled.feed is not None
             if hosts.any(asked()):
                 return Ended(at, book, *interrupted)
             late = watch.over()

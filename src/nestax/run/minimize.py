@@ -121,7 +121,6 @@ def minimize(
         spread=spread,
     )
     compiled = run.compiled
-    feed = compiled.feed
     facts = {"run": "minimize", "seed": seed, "output": output, "record_every": run.stride}
     if output == "random":
         facts["steps"] = int(compiled.lane.horizon) - run.begin
@@ -133,13 +132,12 @@ def minimize(
     ended = follow(run, start=at, watch=watch, keeper=keeper, facts=facts, progress=progress)
     step = ended.at.step
     carry = ended.at.carry
-    rows = () if feed is None else feed.rows_after(step)
     result = Result(
         compiled.lane.output(carry),
         ended.records,
         ended.status,
         ended.message,
-        Continuation(carry, compiled.run.key, step, run.cost(step), rows),
+        Continuation(carry, compiled.run.key, step, run.cost(step), compiled.feed.rows_after(step)),
         tuple(level.name for level in problem.levels),
         run.micro_batch,
     )
@@ -166,6 +164,5 @@ def _restored(compiled: Compiled, start: Continuation) -> Any:
             "start= belongs to another problem, method or output: its arrays are not the ones that "
             "this run carries."
         )
-    if compiled.feed is not None:
-        compiled.feed.begin_after(start.step, start.rows)
+    compiled.feed.begin_after(start.step, start.rows)
     return packing.shape.treedef.unflatten(leaves)
