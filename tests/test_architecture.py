@@ -16,6 +16,7 @@ HOUSE = [
     "version",
     "compiling",
     "errors",
+    "stop",
     "trees",
     "convolutions",
     "programs",
@@ -104,7 +105,7 @@ def test_arrows_point_one_way(path):
 @pytest.mark.parametrize(
     ("place", "module", "code"),
     [
-        ("estimators", "smvr", "from nestax.checkpoints.files import Folder"),
+        ("estimators", "smvr", "from nestax.checkpoints.folder import Folder"),
         ("estimators", "smvr", "from nestax.estimators.scsc import SCSC"),
         ("loop", "step", "def f():\n    import nestax.run.minimize"),
         ("cli", "demo", "def f():\n    import nestax as nx"),

@@ -47,8 +47,8 @@ def plot_run(records: dict[str, np.ndarray], path: str | Path | None) -> Any:
             noise = name == "value" and len(names) > 1
             if noise:  # it lies behind what it is of, pale, and is cut where it goes further
                 axis.set_ylim(axis.get_ylim())
-            own = {"alpha": 0.5, "zorder": 1.5} if noise else {}
-            axis.plot(records["samples"], records[name], color=colour, label=NAMES[name], **own)
+            style = {"alpha": 0.5, "zorder": 1.5} if noise else {}
+            axis.plot(records["samples"], records[name], color=colour, label=NAMES[name], **style)
         _finish(axis, names, [records[name] for name in names])
     handles, labels = axes[0].get_legend_handles_labels()
     if len(labels) > 1:

@@ -43,9 +43,9 @@ def _simplex(w: Float[Array, " d"], total: Float[Array, ""]) -> Float[Array, " d
 def _simplex_lanes(axis_size: int, batched: list[bool], w: Array, total: Array) -> Any:
     """Many lanes at once: on a CPU shrinking the support is cheaper than all pairs, on a GPU not."""
     axes = tuple(0 if b else None for b in batched)
-    lanes = lambda fn: lambda w, total: jax.vmap(fn, axes, axis_size=axis_size)(w, total)
-    pairwise = lanes(_simplex.fun)
-    shrink = lanes(_shrink_support)
+    pairwise, shrink = (
+        jax.vmap(fn, axes, axis_size=axis_size) for fn in (_simplex.fun, _shrink_support)
+    )
     return jax.lax.platform_dependent(w, total, cpu=shrink, default=pairwise), True
 
 
@@ -80,6 +80,7 @@ def l1_ball(w: PyTree, scale: float | Array = 1.0) -> PyTree:
         sphere = optax.projections.projection_l1_sphere(w, scale)
         return jax.tree.map(lambda new, old: new.astype(old.dtype), sphere, w)
 
+    # A branch, for the projection onto the sphere would move what lies inside, and it sorts.
     return jax.lax.cond(optax.tree.norm(w, ord=1) <= scale, lambda w: w, onto_sphere, w)
 
 
@@ -102,6 +103,7 @@ def budget(w: PyTree, lower: PyTree, upper: PyTree, total: float | Array = 1.0) 
         return jnp.where(too_much, middle, low), jnp.where(too_much, high, middle)
 
     ends = jnp.min(flat - upper), jnp.max(flat - lower)
+    # One for each bit of the mantissa, and some since the interval may be longer than θ.
     halvings = jnp.finfo(flat.dtype).nmant + 8
     low, high = jax.lax.fori_loop(0, halvings, halve, ends)
     clipped = jnp.clip(flat - (low + high) / 2, lower, upper)

@@ -6,6 +6,7 @@ import numpy as np
 import optax
 import pytest
 from jax.sharding import PartitionSpec
+from tests.support.asked import asked
 from tests.support.processes import Processes
 
 import nestax as nx
@@ -34,7 +35,7 @@ def pairs():
 
 def minimised(problem, method, **more):
     more = {"record": ["value", "exact_value", "value_error"], "record_every": 5} | more
-    return nx.minimize(problem, method, optax.sgd(0.05), steps=10, batch_size=2, **more)
+    return nx.minimize(problem, method, optax.sgd(0.05), steps=10, batch_size=2, **asked(**more))
 
 
 @pytest.mark.parametrize(
@@ -68,7 +69,7 @@ def test_blocks_that_arrive_spread_stay_so_and_a_table_is_found_again(tmp_path):
 
 
 def test_an_interval_over_blocks_is_the_one_without_a_mesh():
-    plain, spread = (nx.evaluate(chain(), jnp.ones(3), **more) for more in ({}, OVER_ONE))
+    plain, spread = (nx.evaluate(chain(), jnp.ones(3), **asked(**more)) for more in ({}, OVER_ONE))
     assert spread.value == pytest.approx(plain.value, rel=1e-12)
     assert spread.stderr == pytest.approx(plain.stderr, rel=1e-12)
 
@@ -76,10 +77,12 @@ def test_an_interval_over_blocks_is_the_one_without_a_mesh():
 def test_what_cannot_be_shared_is_refused(monkeypatch):
     rows = nx.problems.mean_deviation(ROWS[0])
     with pytest.raises(
-        SettingError, match=r"the levels hold blocks, and no rows .* pass shard='blocks'"
+        SettingError, match=r"the levels hold blocks, and no rows .* pass nx.Devices\(mesh, 'blocks'\)"
     ):
         minimised(chain(), nx.SOX(), mesh=1)
-    with pytest.raises(SettingError, match=r"the levels hold rows, and no blocks .* pass shard='rows'"):
+    with pytest.raises(
+        SettingError, match=r"the levels hold rows, and no blocks .* pass nx.Devices\(mesh, 'rows'\)"
+    ):
         minimised(rows, nx.SMVR(), mesh=1, shard="blocks")
     simulators = [nx.Sampler(lambda key, k=k: k + jax.random.normal(key, (3,))) for k in range(4)]
     with pytest.raises(nx.ProblemError, match="blocks that are simulators have no rows"):

@@ -6,6 +6,7 @@ import numpy as np
 import optax
 import pytest
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from tests.support.asked import asked
 
 import nestax as nx
 from nestax.devices.hosts import Hosts, digest_of
@@ -67,7 +68,7 @@ def test_a_run_over_rows_is_the_run_without_a_mesh_up_to_rounding(problem, weigh
         data = nx.Population(nx.datasets.synthetic_returns(96, 3), weights=np.arange(1.0, 97.0))
         problem = problem.with_data(mean=data, variance=data)
     run = lambda **more: nx.minimize(
-        problem, nx.SnapshotSMVR(period=7), optax.sgd(0.1), steps=20, **more
+        problem, nx.SnapshotSMVR(period=7), optax.sgd(0.1), steps=20, **asked(**more)
     )
     plain, spread = run(batch_size=2), run(batch_size=2, mesh=1)
     np.testing.assert_allclose(spread.w, plain.w, rtol=1e-10)
@@ -80,14 +81,14 @@ def test_rows_that_arrive_spread_stay_so(problem, spread):
     arrived = problem.with_data(mean=data, variance=data)
     assert arrived.spread == spread
     run = lambda problem, **more: nx.minimize(
-        problem, nx.SMVR(beta=0.1), optax.sgd(0.1), steps=10, batch_size=2, **more
+        problem, nx.SMVR(beta=0.1), optax.sgd(0.1), steps=10, batch_size=2, **asked(**more)
     )
     assert np.array_equal(run(arrived).w, run(problem, mesh=1).w)
 
 
 def test_an_interval_over_rows_is_the_one_without_a_mesh(problem):
     plain = nx.evaluate(problem, problem.w0)
-    spread = nx.evaluate(problem, problem.w0, mesh=1)
+    spread = nx.evaluate(problem, problem.w0, devices=1)
     assert spread.value == pytest.approx(plain.value, rel=1e-12)
     assert spread.stderr == pytest.approx(plain.stderr, rel=1e-12)
 
@@ -100,7 +101,7 @@ def test_a_sweep_over_lanes_is_the_one_without_a_mesh_up_to_rounding(problem):
         seeds=[[1, 2], [3, 4]],
         steps=20,
         batch_size=2,
-        **more,
+        **asked(**more),
     )
     plain, spread = run(), run(mesh=1)
     for name, column in plain.records.items():
@@ -116,9 +117,12 @@ def mesh_of(kind, *names):
 @pytest.mark.parametrize(
     ("mesh", "words"),
     [
-        (64, "mesh=64 asks for more devices than the .* there are; a processor counts as one, unless"),
-        (0, "mesh must be a whole number of at least 1; got 0"),
-        ("gpus", r"mesh must be a number of devices, or a jax.sharding.Mesh such as .*; got str"),
+        (
+            64,
+            "devices=64 asks for more than the .* there are; a processor counts as one, unless",
+        ),
+        (0, "devices must be a whole number of at least 1; got 0"),
+        ("gpus", r"devices must be a number of devices, or a jax.sharding.Mesh such as .*; got str"),
         (lambda: mesh_of(AxisType.Explicit, "rows"), "mesh must have axes of the type Auto"),
         (lambda: mesh_of(AxisType.Auto, "a", "b"), "mesh has the axes a, b: call one of them 'rows'"),
     ],
@@ -133,7 +137,7 @@ def test_what_devices_cannot_share_equally_is_refused(problem, monkeypatch):
     with pytest.raises(
         SettingError, match="96 rows cannot be shared equally by 5 devices: take 95 rows"
     ):
-        nx.minimize(problem, nx.SMVR(), optax.sgd(0.1), steps=5, batch_size=2, mesh=1)
+        nx.minimize(problem, nx.SMVR(), optax.sgd(0.1), steps=5, batch_size=2, devices=1)
     with pytest.raises(SettingError, match="2 settings cannot be shared equally by 5 devices: take 5"):
         nx.sweep(
             problem,
@@ -141,10 +145,11 @@ def test_what_devices_cannot_share_equally_is_refused(problem, monkeypatch):
             settings=nx.grid(lr=[0.1, 0.2]),
             seeds=1,
             steps=5,
-            mesh=1,
+            devices=1,
         )
-    with pytest.raises(SettingError, match="shard must be one of lanes; got 'rows'"):
-        nx.sweep(problem, lambda s: None, settings=nx.grid(lr=[0.1]), seeds=1, steps=5, shard="rows")
+    rows = nx.Devices(1, "rows")
+    with pytest.raises(SettingError, match="the devices can share lanes here; got 'rows'"):
+        nx.sweep(problem, lambda s: None, settings=nx.grid(lr=[0.1]), seeds=1, steps=5, devices=rows)
 
 
 def test_processes_that_do_not_know_of_each_other_are_refused(monkeypatch):
@@ -173,7 +178,7 @@ def test_only_a_leading_axis_counts_as_spread(spread):
 def test_a_checkpoint_of_another_mesh_is_refused(problem, tmp_path):
     """One whose bits would be others; without a mesh the rows are summed whole."""
     run = lambda **more: nx.minimize(
-        problem, nx.Plain(), optax.sgd(0.1), steps=3, batch_size=2, checkpoint=tmp_path, **more
+        problem, nx.Plain(), optax.sgd(0.1), steps=3, batch_size=2, **asked(checkpoint=tmp_path, **more)
     )
     run(mesh=1)
     words = r"holds another run: parts of the rows of level '\w+' was 32 and is not there; .* Repeat the"

@@ -19,7 +19,7 @@ from nestax.devices.spread import Spread, line_of
 from nestax.draws.blocks import mean_over_blocks, subset
 from nestax.loop.plan import Meter
 from nestax.parts.estimator import draw_batches
-from nestax.run.prepare import prepare
+from nestax.run.prepare import Budget, prepare
 
 KEY = jax.random.key(0)
 
@@ -271,15 +271,8 @@ def temporary_bytes(blocks: int, estimator) -> int:
         w0=jnp.ones(64),
     )
     method = nx.Method(estimator, optax.sgd(0.1))
-    compiled = prepare(
-        problem,
-        method,
-        key=KEY,
-        steps=4,
-        batch_size=2,
-        record_every=4,
-        record=["value"],
-    ).compiled
+    budget = Budget(steps=4, batch_size=2, record_every=4, record=["value"])
+    compiled = prepare(problem, method, budget, KEY).compiled
     return steps_memory(compiled).temp_size_in_bytes
 
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from tests.support.asked import asked
 
 import nestax as nx
 from nestax.programs import TRACES, settled
@@ -50,7 +51,7 @@ def problem_of(fn, **more):
 
 def solve(problem, optimizer=None, steps=5, **options):
     optimizer = optimizer or optax.sgd(0.1)
-    result = nx.minimize(problem, nx.Plain(), optimizer, steps=steps, batch_size=2, **options)
+    result = nx.minimize(problem, nx.Plain(), optimizer, steps=steps, batch_size=2, **asked(**options))
     return result.records["value"], np.asarray(result.w)
 
 

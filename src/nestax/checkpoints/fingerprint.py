@@ -52,8 +52,7 @@ def fingerprint(compiled: Compiled, steps: int, facts: dict[str, Any]) -> Finger
     plan = compiled.lane.plan
     problem = lane.problem
     shared = _shared(compiled)
-    if compiled.feed is not None:  # how many rows are at hand says nothing
-        problem = with_room(problem, compiled.feed.courses)
+    problem = with_room(problem, compiled.feed.courses)  # how many rows are at hand says nothing
     if compiled.spread is not None:  # nor does it how many devices share them
         problem = problem.alone()
     run = compiled.run

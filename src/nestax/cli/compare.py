@@ -36,9 +36,8 @@ def run(options: Compare) -> Outcome:
         seeds=options.seeds,
         tune_seeds=options.tune_seeds,
         batch_size=options.batch_size,
-        mesh=options.devices,
-        checkpoint=options.checkpoint,
-        resume=options.resume,
+        devices=options.devices,
+        checkpoint=options.kept,
     )
     return describe(
         result,

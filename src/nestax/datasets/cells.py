@@ -44,14 +44,14 @@ class Faults:
         if not self.found:
             return
         shown = SHOWN if len(self.found) == 1 else SHOWN_OF_SEVERAL
-        told = [
+        sentences = [
             f"{what}{few(list(places[:shown]), count)}{advice}"
             for what, places, count, advice in self.found
         ]
-        if len(told) == 1:
-            raise ProblemError(f"{self.path} {told[0]}.")
-        every = "; ".join(f"({k}) it {words}" for k, words in enumerate(told, 1))
-        raise ProblemError(f"{self.path} has {len(told)} faults: {every}.")
+        if len(sentences) == 1:
+            raise ProblemError(f"{self.path} {sentences[0]}.")
+        every = "; ".join(f"({k}) it {sentence}" for k, sentence in enumerate(sentences, 1))
+        raise ProblemError(f"{self.path} has {len(sentences)} faults: {every}.")
 
 
 def cells_of(path: str, data: bytes) -> "Cells":
@@ -78,9 +78,6 @@ class Cells:
     faults: Faults
     word: str = "line"
 
-    def without_first_column(self) -> "Cells":
-        return dataclasses.replace(self, names=self.names[1:], rows=[row[1:] for row in self.rows])
-
     def only(self, rows: np.ndarray) -> "Cells":
         """Some of the rows."""
         return dataclasses.replace(
@@ -89,8 +86,7 @@ class Cells:
 
     def filled(self) -> "Cells":
         """The rows without a missing cell."""
-        missing = lambda row: any(cell.strip().lower() in MISSING for cell in row)
-        rows = [k for k, row in enumerate(self.rows) if not missing(row)]
+        rows = [k for k, row in enumerate(self.rows) if not any(map(is_missing, row))]
         if not rows:
             raise ProblemError(f"{self.path} has no row without a missing cell.")
         return self.only(np.array(rows))
@@ -105,36 +101,38 @@ class Cells:
         odd = np.isnan(values)
         text = np.zeros_like(odd)
         for i, j in np.argwhere(odd):
-            text[i, j] = self.rows[i][j].strip().lower() not in MISSING
-        words = 2 * text.sum(axis=0) > len(text)
+            text[i, j] = not is_missing(self.rows[i][j])
+        wordy = 2 * text.sum(axis=0) > len(text)
         empty = np.all(odd & ~text, axis=0)
-        if words.any():
-            examples = {int(j): self.rows[int(np.argmax(text[:, j]))][j] for j in np.flatnonzero(words)}
-            self.refuse_columns("holds words instead of numbers in ", words, examples=examples)
-        self.refuse(text & ~words, "text where numbers belong", advice)
+        if wordy.any():
+            examples = {int(j): self.rows[int(np.argmax(text[:, j]))][j] for j in np.flatnonzero(wordy)}
+            self.refuse_columns("holds words instead of numbers in ", wordy, examples=examples)
+        self.refuse(text & ~wordy, "text where numbers belong", advice)
         self.refuse_columns("has no number in ", empty)
-        missing = odd & ~text & ~empty & ~words
+        missing = odd & ~text & ~empty & ~wordy
         self.refuse(missing, "missing cells", fill)
         return values
 
     def refuse(self, wrong: np.ndarray, what: str, advice: str = "correct the file") -> None:
         """Notes where ``wrong`` is true, if anywhere."""
-        found = np.argwhere(wrong)
-        place = lambda i, j: f"{self.word} {self.lines[i]}, column {short(self.names[j])}"
-        places = [f"{place(i, j)} ({short(self.rows[i][j])})" for i, j in found[:SHOWN]]
+        cells = np.argwhere(wrong)
+        places = [
+            f"{self.word} {self.lines[i]}, column {short(self.names[j])} ({short(self.rows[i][j])})"
+            for i, j in cells[:SHOWN]
+        ]
         if places:
-            self.faults.add(f"holds {what} at ", places, len(found), f": {advice}")
+            self.faults.add(f"holds {what} at ", places, len(cells), f": {advice}")
 
     def refuse_columns(
         self, what: str, wrong: np.ndarray, note: str = "", examples: dict[int, str] | None = None
     ) -> None:
         """Notes columns that are of no use, and how to do without them."""
-        found = np.flatnonzero(wrong)
-        example = lambda j: f" (such as {short(examples[j])})" if examples else ""
-        places = [f"column {short(self.names[j])}{example(j)}" for j in found]
+        columns = np.flatnonzero(wrong)
+        such_as = {j: f" (such as {short(text)})" for j, text in (examples or {}).items()}
+        places = [f"column {short(self.names[j])}{such_as.get(int(j), '')}" for j in columns]
         if places:
-            advice = f": {leave_out([self.names[j] for j in found])}{note}"
-            self.faults.add(what, places, len(found), advice)
+            advice = f": {leave_out([self.names[j] for j in columns])}{note}"
+            self.faults.add(what, places, len(columns), advice)
 
     def check_names(self, digits: bool = False) -> None:
         """Every column has a name of its own that is no number, or only digits if these are allowed."""
@@ -158,11 +156,11 @@ class Cells:
         """The words in the column of that name; missing ones are a fault."""
         self.find(name)
         k = self.names.index(name)
-        words = [row[k].strip() for row in self.rows]
+        entries = [row[k].strip() for row in self.rows]
         wrong = np.zeros((len(self.rows), len(self.names)), bool)
-        wrong[:, k] = [word.lower() in MISSING for word in words]
+        wrong[:, k] = [*map(is_missing, entries)]
         self.refuse(wrong, "missing cells", "fill them in, or leave those rows out")
-        return words
+        return entries
 
     def find(self, names: str | Iterable[str]) -> set[str]:
         """The names of one column or several; refuses the file at once if it lacks one of them."""
@@ -178,10 +176,8 @@ class Cells:
     def without(self, names: Collection[str]) -> "Cells":
         """The other columns."""
         rest = [k for k, name in enumerate(self.names) if name not in names]
-        pick = lambda row: [row[k] for k in rest]
-        return dataclasses.replace(
-            self, names=tuple(pick(self.names)), rows=[pick(row) for row in self.rows]
-        )
+        rows = [[row[k] for k in rest] for row in self.rows]
+        return dataclasses.replace(self, names=tuple(self.names[k] for k in rest), rows=rows)
 
 
 def cells_of_csv(path: str, text: str, first: int = 1) -> Cells:
@@ -259,9 +255,9 @@ def _table(path: str, rows: list[list[str]], lines: Sequence[int], word: str = "
     names, *rows = (rows[k] for k in filled)
     width = len(names)
     if width == 1 and rows:
-        parts = lambda row, sign: len(",".join(row).split(None if sign == " " else sign))
         for sign, signs in DELIMITERS.items():
-            if parts(names, sign) == parts(rows[0], sign) > 1:
+            cells = [",".join(row).split(None if sign == " " else sign) for row in (names, rows[0])]
+            if len(cells[0]) == len(cells[1]) > 1:
                 raise ProblemError(f"{path} is separated by {signs}: commas are needed.")
     faults = Faults(path)
     even = [k for k, row in enumerate(rows) if len(row) == width]
@@ -281,6 +277,10 @@ def _table(path: str, rows: list[list[str]], lines: Sequence[int], word: str = "
         faults,
         word,
     )
+
+
+def is_missing(cell: str) -> bool:
+    return cell.strip().lower() in MISSING
 
 
 def number(cell: str) -> float:

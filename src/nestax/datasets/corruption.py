@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from nestax.datasets.cells import listed
 from nestax.errors import ProblemError, SettingError, check_seed, check_setting
 
 
@@ -47,7 +48,8 @@ def corrupt(
     if rare is None:
         rare = labels[np.argmin(counts)]
     elif rare not in labels.tolist():
-        raise SettingError(f"rare must be a label of y, one of {_few(labels)}; got {rare!r}.")
+        known = listed([*map(str, labels.tolist())])
+        raise SettingError(f"rare must be a label of y, one of {known}; got {rare!r}.")
     rng = np.random.default_rng(check_seed(seed))
     order = rng.permutation(len(y))
     members = order[y[order] == rare]
@@ -68,7 +70,3 @@ def corrupt(
     wrong = round(noise * len(kept))
     new[:wrong] = rng.permutation(new[:wrong])
     return X[kept], new, kept
-
-
-def _few(labels: np.ndarray) -> str:
-    return ", ".join(map(str, labels[:5].tolist())) + (", …" if len(labels) > 5 else "")

@@ -90,8 +90,8 @@ def available() -> Table:
     columns = ["name", "rows", "columns", "local copy", "terms", "home"]
     rows = []
     for data in DATA_SETS.values():
-        found = _kept(data)
-        where = str(found[0] if len(found) == 1 else found[0].parent) if found else "–"
+        paths = _kept(data)
+        where = str(paths[0] if len(paths) == 1 else paths[0].parent) if paths else "–"
         rows.append([data.name, data.rows, data.columns, where, data.terms, data.home])
     return Table(columns, rows)
 
@@ -112,13 +112,13 @@ def locate(data: DataSet, path: str | Path | None = None) -> list[Path]:
     path = Path(path)
     if not path.is_dir():
         return [path]
-    found = _in_folder(data, path)
-    if not found:
+    paths = _in_folder(data, path)
+    if not paths:
         raise ProblemError(
             f"the folder {path} holds no copy of {data.name}: it needs {_list(data.files)}, "
             f"or {_list(data.originals)} from {data.home}."
         )
-    return found
+    return paths
 
 
 def cache() -> Path | None:
@@ -194,8 +194,8 @@ def _kept(data: DataSet) -> list[Path]:
     if chosen and not Path(chosen).is_dir():
         raise ProblemError(f"NESTAX_DATA names no folder: {chosen}.")
     folders = [Path(chosen) if chosen else None, cache()]
-    found = (_in_folder(data, folder) for folder in folders if folder is not None)
-    return next(filter(None, found), [])
+    paths = (_in_folder(data, folder) for folder in folders if folder is not None)
+    return next(filter(None, paths), [])
 
 
 def _in_folder(data: DataSet, folder: Path) -> list[Path]:

@@ -49,5 +49,5 @@ def french_tables(text: str) -> list[FrenchTable]:
 
 def _commas(line: str) -> str:
     """A line without padding, its cells separated by commas."""
-    words = line.split(",") if "," in line else line.split()
-    return ",".join(word.strip() for word in words)
+    cells = line.split(",") if "," in line else line.split()
+    return ",".join(word.strip() for word in cells)

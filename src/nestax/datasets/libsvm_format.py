@@ -63,12 +63,12 @@ def parse_libsvm(text: str, path: str | Path) -> tuple[np.ndarray, np.ndarray, n
     values = []
     wrong = []
     for number, line in enumerate(text.split("\n"), 1):
-        words = line.split()
-        if not words:
+        cells = line.split()
+        if not cells:
             continue
         try:
-            label = _finite(words[0])
-            pairs = [_pair(word) for word in words[1:]]
+            label = _finite(cells[0])
+            pairs = [_pair(word) for word in cells[1:]]
             if any(pairs[k][0] <= pairs[k - 1][0] for k in range(1, len(pairs))):
                 raise ValueError
         except ValueError:

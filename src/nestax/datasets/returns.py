@@ -236,7 +236,10 @@ def _split_dates(cells: Cells, dates: bool | None) -> tuple[Cells, np.ndarray | 
     if dates is None:
         day = DATE.fullmatch(cells.rows[0][0].strip())
         dates = cells.names[0].lower() in DATE_NAMES or (day is not None and day[4] is not None)
-    assets = cells.without_first_column() if dates else cells
+    assets = cells
+    if dates:
+        rows = [row[1:] for row in cells.rows]
+        assets = dataclasses.replace(cells, names=cells.names[1:], rows=rows)
     if len(assets.names) < 2:
         cells.faults.add("holds fewer than 2 assets")
         cells.faults.settle()
@@ -248,19 +251,19 @@ def _split_dates(cells: Cells, dates: bool | None) -> tuple[Cells, np.ndarray | 
 def _days(cells: Cells) -> np.ndarray:
     """The first column as days, each later than the one before; those that are not are faults."""
     days = np.array([_day(row[0]) for row in cells.rows], "datetime64[D]")
-    column = lambda wrong: wrong[:, None]
-    cells.refuse(
-        column(np.isnat(days)), "dates that cannot be read", "write YYYY-MM-DD, or leave that column out"
-    )
+    unread = np.isnat(days)[:, None]
+    cells.refuse(unread, "dates that cannot be read", "write YYYY-MM-DD, or leave that column out")
     _, first = np.unique(days, return_index=True)
     again = ~np.isnat(days)
     again[first] = False
-    cells.refuse(column(again), "dates that occurred before", "keep one row of each date")
+    cells.refuse(again[:, None], "dates that occurred before", "keep one row of each date")
     rows = np.flatnonzero(~np.isnat(days) & ~again)
     back = np.flatnonzero(days[rows][1:] < days[rows][:-1])
     if len(back):
-        row = lambda i: f"{cells.word} {cells.lines[i]} is {days[i]}"
-        places = [f"{row(rows[k])} and {row(rows[k + 1])}" for k in back[:SHOWN]]
+        places = [
+            " and ".join(f"{cells.word} {cells.lines[i]} is {days[i]}" for i in rows[k : k + 2])
+            for k in back[:SHOWN]
+        ]
         cells.faults.add("is not sorted by date: ", places, len(back), "; put the oldest row first")
     return days
 

@@ -18,7 +18,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, PyTree
 
-from nestax.errors import SettingError, check_count, choose
+from nestax.errors import SettingError, check_count
 
 #: A population is summed in so many parts, and lanes run in at most so many, whatever the devices, as
 #: long as their number divides it.
@@ -219,17 +219,18 @@ def spread_over(mesh: Any, shard: str, known: tuple[str, ...]) -> Spread | None:
         shard: what is spread, which is also the name of the axis in a mesh of several.
         known: what may be spread here.
     """
-    choose("shard", shard, known)
+    if shard not in known:
+        raise SettingError(f"the devices can share {', '.join(known)} here; got {shard!r}.")
     return None if mesh is None else _axis_of(mesh, shard)
 
 
 def _axis_of(mesh: Any, shard: str) -> Spread:
     _check_started()
     if isinstance(mesh, int | np.integer):
-        mesh = line_of(check_count("mesh", mesh), shard)
+        mesh = line_of(check_count("devices", mesh), shard)
     if not isinstance(mesh, Mesh):
         raise SettingError(
-            "mesh must be a number of devices, or a jax.sharding.Mesh such as jax.make_mesh((4,), "
+            "devices must be a number of devices, or a jax.sharding.Mesh such as jax.make_mesh((4,), "
             f"({shard!r},), axis_types=(jax.sharding.AxisType.Auto,)); got {type(mesh).__name__}."
         )
     if any(kind != AxisType.Auto for kind in mesh.axis_types):
@@ -244,7 +245,7 @@ def _axis_of(mesh: Any, shard: str) -> Spread:
     if missing:
         raise SettingError(
             f"mesh has no device of {missing} of the {jax.process_count()} processes: make it of "
-            "jax.devices(), or leave mesh out and let every process run by itself."
+            "jax.devices(), or leave devices out and let every process run by itself."
         )
     return Spread(mesh, shard if shard in names else names[0], shard)
 
@@ -259,9 +260,7 @@ def line_of(count: int, axis: str) -> Mesh:
                 "; a processor counts as one, unless XLA_FLAGS="
                 f"--xla_force_host_platform_device_count={count} is set before Python starts"
             )
-        raise SettingError(
-            f"mesh={count} asks for more devices than the {len(devices)} there are{hint}."
-        )
+        raise SettingError(f"devices={count} asks for more than the {len(devices)} there are{hint}.")
     return Mesh(np.asarray(devices[:count]), (axis,), axis_types=(AxisType.Auto,))
 
 
@@ -288,7 +287,7 @@ def _check_started() -> None:
         if tasks.isdecimal() and int(tasks) > 1:
             raise SettingError(
                 f"this is one of {tasks} processes of {launcher}, and they do not know of each other: "
-                "call jax.distributed.initialize() before anything is computed, or leave mesh out."
+                "call jax.distributed.initialize() before anything is computed, or leave devices out."
             )
 
 

@@ -51,10 +51,7 @@ class CIVR(Restarting):
         "NestedSPIDER",
         True,
     )
-
-    @property
-    def passes(self):
-        return {"value": Calls(2, 2)}
+    passes: ClassVar = {"value": Calls(2, 2)}
 
     def restart(self, problem: Problem, w: PyTree, batches: Batches, count: Array):
         g = problem.levels[0]
@@ -66,6 +63,7 @@ class CIVR(Restarting):
         draws = batches[0]["value"]
         g_new, J_new = g.value_and_jac(w, draws)
         g_old, J_old = g.value_and_jac(state.w, draws)
+        # Nothing is forgotten: the differences add up to the value at the start of the epoch.
         y = g.project(storm(g_new, 1.0, state.value[0], g_old))
         z = storm(J_new, 1.0, state.jac, J_old)
         return self._read(problem, w, y, z, state.count + 1)

@@ -52,10 +52,7 @@ class COVER(AbstractEstimator):
     about: ClassVar = About(
         "qi2021recover", "ε⁻³", "mean-squared smooth draws", "one value, one Jacobian", 2, "SMVR", True
     )
-
-    @property
-    def passes(self):
-        return {"value": Calls(2, 2)}
+    passes: ClassVar = {"value": Calls(2, 2)}
 
     def published(self, problem: Problem, sizes: tuple[int, ...]):
         offset = self.offset

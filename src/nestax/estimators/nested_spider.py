@@ -51,10 +51,7 @@ class NestedSPIDER(Restarting):
     about: ClassVar = About(
         "zhang2021nested", "ε⁻³", "mean-squared smooth draws, large batches", "values, Jacobians"
     )
-
-    @property
-    def passes(self):
-        return {"value": Calls(2, 2)}
+    passes: ClassVar = {"value": Calls(2, 2)}
 
     def published_step(self, problem: Problem):
         return Bounded(0.5 if self.lr is None else self.lr, self.eps)

@@ -50,10 +50,7 @@ class SARAHC(Restarting):
         2,
         "NestedSPIDER",
     )
-
-    @property
-    def passes(self):
-        return {"value": Calls(2, 2)}
+    passes: ClassVar = {"value": Calls(2, 2)}
 
     def restart(self, problem: Problem, w: PyTree, batches: Batches, count: Array):
         g, f = problem.levels

@@ -53,14 +53,8 @@ class STORMC(AbstractEstimator):
     about: ClassVar = About(
         "yuan2020stormc", "ε⁻³", "mean-squared smooth draws", "value, Jacobian, gradient", 2
     )
-
-    @property
-    def passes(self):
-        return {"value": Calls(2, 0), "jac": Calls(0, 2)}
-
-    @property
-    def outer_passes(self):
-        return {"jac": Calls(0, 2)}
+    passes: ClassVar = {"value": Calls(2, 0), "jac": Calls(0, 2)}
+    outer_passes: ClassVar = {"jac": Calls(0, 2)}
 
     def published(self, problem: Problem, sizes: tuple[int, ...]):
         return {"beta_jac": self.beta, "beta_grad": self.beta}
@@ -89,6 +83,7 @@ class STORMC(AbstractEstimator):
         outer, pull_new = f.value_and_pull(value, batches[1]["jac"])
         _, pull_old = f.value_and_pull(state.value[0], batches[1]["jac"])
         new = pull_through([G.pull, pull_new], outer)
+        # What is subtracted is the product of the step before, with this step's draws of f alone.
         old = pull_through([state.jac.pull, pull_old], outer)
         grad = storm(new, keep_grad, state.grad, old)
         state = STORMCState(w, (value, f.project(outer)), G, grad, state.count + 1)

@@ -51,10 +51,7 @@ class VRSCPG(Snapshots):
         "SnapshotSMVR",
         finite=True,
     )
-
-    @property
-    def passes(self):
-        return {"value": Calls(2, 2)}
+    passes: ClassVar = {"value": Calls(2, 2)}
 
     def init(self, problem: Problem, w: PyTree, batches: Batches):
         g, f = problem.levels
@@ -74,6 +71,7 @@ class VRSCPG(Snapshots):
         g_new, J_new = g.value_and_jac(w, rows)
         g_at, J_at = g.value_and_jac(state.at, rows)
         g_full, G_full, grad_full = state.full
+        # SVRG is STORM around the snapshot instead of the step before, with nothing forgotten.
         value = g.project(storm(g_new, 1.0, g_full, g_at))
         G = storm(J_new, 1.0, G_full, J_at)
         outer, pull_new = f.value_and_pull(value, outer_rows)

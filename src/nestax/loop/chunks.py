@@ -1,12 +1,12 @@
 """The host's side of the loop: chunk after chunk of a run, by compiled programs. No mathematics."""
 
+import dataclasses
 import math
 import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,7 +23,7 @@ from nestax.loop.memory import LARGE_BYTES, free_memory
 from nestax.loop.shared_lanes import SharedRun
 from nestax.loop.step import Lane
 from nestax.programs import program
-from nestax.streams.feed import Feed, with_streams
+from nestax.streams.feed import Feed, NoFeed
 
 #: Seconds that one call should take, so that progress, callbacks and Ctrl-C feel prompt.
 CHUNK_SECONDS = 0.5
@@ -119,7 +119,7 @@ class Compiled:
             settings = at_place(settings, spread.split if in_lanes else spread.everywhere)
             key = at_place(key, spread.split if in_lanes and key.ndim == 2 else spread.everywhere)
         self.lane = lane
-        self.feed = feed
+        self.feed = feed or NoFeed()
         self.run = run_of(lane, settings, key)
         self.whole = self.run if spread is None or not in_lanes else SharedRun(self.run, spread)
         self.places = None
@@ -173,10 +173,7 @@ class Compiled:
 
     def _leaves(self, step: int | None) -> list[Any]:
         """What is passed to the program, with the rows of ``step`` and of those after it."""
-        if self.feed is None or step is None:
-            return jax.tree.leaves(self.whole)
-        problem = with_streams(self.run.arrays.problem, self.feed.sources(step))
-        return jax.tree.leaves(eqx.tree_at(lambda run: run.arrays.problem, self.run, problem))
+        return jax.tree.leaves(self.feed.filled(self.run, step))
 
     def advancing(self) -> Callable[..., Any]:
         """The program that advances the run, of ``leaves``, the packed carry and three numbers."""
@@ -185,7 +182,15 @@ class Compiled:
         return program(type(self.whole).advance, structure, self.donates, places)
 
     def advance(self, at: At, strides: int, length: int) -> Chunk:
-        """``strides`` times ``length`` steps and a record."""
+        """``strides`` times ``length`` steps and a record.
+
+        Of a carry that the chunk overwrites, the weights and their average are copied to the host first.
+        """
+        if self.donates:
+            kept = jax.tree.map(np.array, (at.carry.w, at.carry.average))
+            before = dataclasses.replace(at.carry, w=kept[0], average=kept[1])
+        else:
+            before = at.carry
         leaves = self._leaves(at.step + 1 if length else None)
         bounds = map(np.int32, (at.step, strides, length))
         packed, records = self.advancing()(leaves, self.run.packing.pack(at.carry), *bounds)
@@ -194,7 +199,7 @@ class Compiled:
         told = [np.isfinite(rows[name]) for name in FINITE_COLUMNS if name in rows]
         rows["finite"] = np.logical_and.reduce([rows["finite"], *told])
         after = At(self.run.packing.unpack(packed), at.step + strides * length)
-        return Chunk(at, after, rows, strides, length)
+        return Chunk(At(before, at.step), after, rows, strides, length)
 
     def chunks(
         self,
@@ -214,11 +219,9 @@ class Compiled:
         """
         end = at.step + steps
         while at.step < end:
-            held = end - at.step
-            if self.feed is not None:
-                held = min(held, self.feed.steps_after(at.step))
-                if held == 0:
-                    return
+            held = min(end - at.step, self.feed.steps_after(at.step))
+            if not held:
+                return
             to_record = min(stride - ahead, end - at.step)
             part = min(held, pace.part())
             if part < to_record:

@@ -77,6 +77,7 @@ def into_ball(jac: Jacobian, radius: Array, ball: str) -> tuple[Jacobian, Array]
     if ball == "frobenius":
         jac = jac.scalable()
         size = jnp.sqrt(jac.square())
+        # A quotient by 0 is never selected: a ball of positive radius holds the origin.
         active = size > radius
         return optax.tree.scale(jnp.where(active, radius / size, 1.0), jac), active
     left, singular, right = jnp.linalg.svd(jac.dense(), full_matrices=False)

@@ -109,7 +109,18 @@ class AbstractEstimator(Settings):
     lr: Setting | None = eqx.field(
         default=None, kw_only=True, converter=as_setting, metadata=checked(POSITIVE)
     )
+    # What a class declares; a property of that name where it depends on a setting.
     about: ClassVar[About] = About()
+    #: Every independent batch that a step draws per level, with its evaluations per draw.
+    passes: ClassVar[Any]
+    #: The same for the outermost level, where it needs less, with some of those names.
+    outer_passes: ClassVar[Any] = None
+    #: How many steps old the weights are that the gradient estimate belongs to.
+    lag: ClassVar[Any] = 0
+    #: Every so many steps ``refresh`` is called instead of ``update``; None means never.
+    period: ClassVar[Any] = None
+    #: How many draws a refresh and the start see, or "population".
+    refresh_batch: ClassVar[Any] = None
     #: Which weights the method returns: "last", "average" or "weighted"; see ``minimize``.
     output: ClassVar[str] = "last"
     #: How it runs on a chain with blocks: "table", with memory of every block, so that the start visits
@@ -123,34 +134,10 @@ class AbstractEstimator(Settings):
             if name in vars(cls):
                 setattr(cls, name, _with_checked_batches(vars(cls)[name]))
 
-    @property
-    @abc.abstractmethod
-    def passes(self) -> dict[str, Calls]:
-        """Every independent batch that a step draws per level, with its evaluations per draw."""
-
-    @property
-    def outer_passes(self) -> dict[str, Calls]:
-        """The same for the outermost level, where it needs less: some of the names in ``passes``."""
-        return self.passes
-
     def level_passes(self, problem: Problem) -> tuple[dict[str, Calls], ...]:
         """The passes of every level of a problem."""
-        return (*(self.passes for _ in problem.levels[1:]), self.outer_passes)
-
-    @property
-    def lag(self) -> int:
-        """How many steps old the weights are that the gradient estimate belongs to."""
-        return 0
-
-    @property
-    def period(self) -> int | None:
-        """Every so many steps ``refresh`` is called instead of ``update``; None means never."""
-        return None
-
-    @property
-    def refresh_batch(self) -> int | str | None:
-        """How many draws a refresh and the start see, or "population"."""
-        return None
+        outer = self.passes if self.outer_passes is None else self.outer_passes
+        return (*(self.passes for _ in problem.levels[1:]), outer)
 
     def check(self, problem: Problem) -> None:
         """Refuses a problem that the method does not apply to, and names one that does."""
@@ -205,9 +192,9 @@ class AbstractEstimator(Settings):
         """As ``update``, at the steps where a method restarts or takes a snapshot."""
         raise NotImplementedError(f"{type(self).__name__} has no restarts.")
 
-    @abc.abstractmethod
     def trackers(self, state: Any) -> Trackers:
-        """The tracked quantities inside a state."""
+        """The tracked quantities inside a state: by default its ``w`` and its ``value``."""
+        return Trackers(state.w, state.value)
 
     def believed(self, problem: Problem, state: Any) -> dict[str, Array]:
         """Record columns with error bars, by name, where a method keeps them; see ``nx.COLUMNS``."""
@@ -278,24 +265,30 @@ def draw_batches(
     step = jnp.asarray(step)
     blocks = problem.blocks
     if blocks is None:
-        draw = lambda source, number, key, size: source.draw_pass(number, key, step, size)
+        visited = None
+    elif every_block:
+        visited = jnp.arange(blocks.blocks)
     else:
-        own = jax.random.fold_in(key, VISITED_BLOCKS)
-        visited = jnp.arange(blocks.blocks) if every_block else blocks.visited(own, step)
-        draw = lambda source, _, key, size: source.draw_in(visited, key, step, size)
+        visited = blocks.visited(jax.random.fold_in(key, VISITED_BLOCKS), step)
     if isinstance(passes, AbstractEstimator):
         per_level: Any = passes.level_passes(problem)
     else:
         per_level = [tuple(passes)] * len(problem.levels)
     levels = len(problem.levels)
+    # Pass k of level i has key k·levels + i: a further pass leaves the keys of the first as they are.
     names = list(per_level[0])
     keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jnp.arange(levels * len(names)))
     batches: tuple[dict[str, Any], ...] = tuple({} for _ in problem.levels)
     for i, level in enumerate(problem.levels):
         for number, name in enumerate(per_level[i]):
-            own = keys[names.index(name) * levels + i]
-            source = level.source
-            batches[i][name] = source and draw(source, number, own, sizes[i])
+            pass_key = keys[names.index(name) * levels + i]
+            source: Any = level.source
+            if source is None:
+                batches[i][name] = None
+            elif visited is None:
+                batches[i][name] = source.draw_pass(number, pass_key, step, sizes[i])
+            else:
+                batches[i][name] = source.draw_in(visited, pass_key, step, sizes[i])
     return batches
 
 

@@ -74,7 +74,7 @@ def _fits(level: Level, batch: Any) -> bool:
     alike = jax.tree.structure(batch.draws) == jax.tree.structure(draw)
     if not alike or not all(map(trees.is_array, rows)):
         return False
-    axes = [x.ndim - len(one.shape) for x, one in zip(rows, jax.tree.leaves(draw), strict=True)]
+    axes = [x.ndim - len(example.shape) for x, example in zip(rows, jax.tree.leaves(draw), strict=True)]
     return set(axes) == {1} and len({len(x) for x in rows}) == 1 and len(rows[0]) > 0
 
 

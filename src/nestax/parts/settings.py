@@ -44,8 +44,8 @@ def checked(within: Range) -> dict[str, Any]:
 
 def choice(*words: str, default: str) -> Any:
     """A field that holds one of a few words, and that is part of the program."""
-    check = lambda name, value: choose(name, value, words)
-    return eqx.field(metadata={"check": check}, static=True, default=default)
+    metadata = {"check": lambda name, value: choose(name, value, words)}
+    return eqx.field(metadata=metadata, static=True, default=default)
 
 
 def count(**options: Any) -> Any:
@@ -66,10 +66,10 @@ class Settings(eqx.Module):
     def __repr__(self) -> str:
         """As it would be typed, without what is as it is by default."""
         fields = [field for field in dataclasses.fields(self) if field.init and field.repr]
-        told = {field.name: _told(getattr(self, field.name)) for field in fields}
+        texts = {field.name: _told(getattr(self, field.name)) for field in fields}
         usual = {field.name: _told(field.default) for field in fields}
-        words = [f"{name}={word}" for name, word in told.items() if word != usual[name]]
-        return f"{type(self).__name__}({', '.join(words)})"
+        arguments = [f"{name}={word}" for name, word in texts.items() if word != usual[name]]
+        return f"{type(self).__name__}({', '.join(arguments)})"
 
 
 def _told(value: Any) -> str:
@@ -79,8 +79,8 @@ def _told(value: Any) -> str:
     known = isinstance(value, float | np.ndarray | jax.Array) and not is_traced(value)
     if not (known and np.ndim(value) < 2 and jnp.issubdtype(jnp.result_type(value), jnp.number)):
         return eqx.tree_pformat(value)
-    words = [number(float(x)) for x in np.atleast_1d(value)]
-    return f"[{', '.join(words)}]" if np.ndim(value) else words[0]
+    numbers = [number(float(x)) for x in np.atleast_1d(value)]
+    return f"[{', '.join(numbers)}]" if np.ndim(value) else numbers[0]
 
 
 def as_setting(value: Any) -> Any:
@@ -165,26 +165,26 @@ def with_schedules(tree: PyTree, horizon: Array | int, dtype: str) -> PyTree:
     What a schedule computes is rounded at its end: the numbers inside belong to its program.
     """
 
-    def one(leaf: Schedule) -> Schedule:
+    def fill_in(leaf: Schedule) -> Schedule:
         if leaf.dtype is not None:
             return leaf
         given = jnp.asarray(horizon) if leaf.asks else None
         return Schedule(leaf.fn, given, dtype, trees.cast(leaf.scale, dtype), leaf.asks)
 
-    return _over_schedules(one, tree, lambda number: trees.cast(number, dtype))
+    return _over_schedules(fill_in, tree, lambda number: trees.cast(number, dtype))
 
 
 def with_lifted_schedules(tree: PyTree, dtype: str) -> PyTree:
     """The same schedules with every number in them as a leaf, so that others never compile again."""
 
-    def one(leaf: Schedule) -> Schedule:
+    def lift(leaf: Schedule) -> Schedule:
         if isinstance(leaf.fn, Traced):
             return leaf
         count = jax.ShapeDtypeStruct((), count_dtype(dtype))
         fn = trace(leaf.fn, *[count] * (2 if leaf.asks else 1), lift=True)
         return dataclasses.replace(leaf, fn=fn)
 
-    return _over_schedules(one, tree)
+    return _over_schedules(lift, tree)
 
 
 def _over_schedules(
@@ -196,20 +196,16 @@ def _over_schedules(
         other: what becomes of everything else.
     """
 
-    def one(leaf: Any) -> Any:
+    def of_leaf(leaf: Any) -> Any:
         if not isinstance(leaf, Schedule):
             if not callable(leaf):
                 return other(leaf)
             leaf = Schedule(leaf)
         if leaf.asks is None:
-            leaf = dataclasses.replace(leaf, asks=_needed(leaf.fn) >= 2)
+            parameters = inspect.signature(leaf.fn).parameters.values()
+            by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+            needed = [p for p in parameters if p.default is p.empty and p.kind in by_position]
+            leaf = dataclasses.replace(leaf, asks=len(needed) >= 2)
         return change(leaf)
 
-    return jax.tree.map(one, tree, is_leaf=lambda x: isinstance(x, Schedule))
-
-
-def _needed(fn: Callable[..., Any]) -> int:
-    """How many arguments a function cannot do without."""
-    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    parameters = inspect.signature(fn).parameters.values()
-    return sum(p.default is p.empty and p.kind in by_position for p in parameters)
+    return jax.tree.map(of_leaf, tree, is_leaf=lambda x: isinstance(x, Schedule))

@@ -74,8 +74,8 @@ class FromOptax(AbstractStep):
         return self.optimizer.init(trees.as_average(w))
 
     def update(self, problem: Problem, w: PyTree, grad: PyTree, aux: dict[str, Array], state: Any):
-        seen = trees.as_average(grad)
-        change, state = self.optimizer.update(seen, state, trees.as_average(w), grad=seen, **aux)
+        estimate = trees.as_average(grad)
+        change, state = self.optimizer.update(estimate, state, trees.as_average(w), grad=estimate, **aux)
         return problem.project(optax.apply_updates(w, change)), state
 
     def ready(self, horizon: Array | int, dtype: Any) -> "FromOptax":
@@ -139,9 +139,11 @@ class Method(eqx.Module):
         w = problem.shape.structs()
 
         def aux() -> dict[str, Any]:
-            first = lambda key: Drawn(first_batches(problem, ready, key, sizes))
-            init = lambda key, w: ready.init(problem, w, first(key))[0]
-            estimate = jax.eval_shape(init, jax.random.key(0), w)
+            def first(key: Array, w: PyTree) -> Any:
+                return ready.init(problem, w, Drawn(first_batches(problem, ready, key, sizes)))[0]
+
+            # Shapes alone: what an optimiser is given as extra arguments is part of its trace.
+            estimate = jax.eval_shape(first, jax.random.key(0), w)
             return estimate.aux | {"value": estimate.value}
 
         return Method(self.estimator.lifted(problem.dtype), self.step.lifted(w, aux))

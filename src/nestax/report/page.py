@@ -49,8 +49,8 @@ def inline(name: str, svg: str) -> Any:
     from markupsafe import Markup  # Jinja's own
 
     svg = svg[svg.index("<svg") :]
-    own = re.sub(r"\W+", "-", name)
-    svg = re.sub(r'\b(id="|href="#|url\(#)', rf"\g<1>{own}-", svg)
+    prefix = re.sub(r"\W+", "-", name)
+    svg = re.sub(r'\b(id="|href="#|url\(#)', rf"\g<1>{prefix}-", svg)
     svg = svg.replace(INK, "currentColor").replace(PAPER, "var(--paper)")
     # Its size is left to the page; the view box keeps the shape.
     svg = re.sub(r'^(<svg[^>]*?) width="[^"]*"', r"\1", svg, flags=re.S)

@@ -97,7 +97,10 @@ def adabound_type(
     """
     check_setting("c_l", c_l, "positive", lambda x: x > 0)
     check_setting("c_u", c_u, f"at least c_l = {c_l}", lambda x: is_traced(c_l) or x >= c_l)
-    bound = lambda h: jnp.clip(h, _like(c_u, h) ** -2, _like(c_l, h) ** -2)
+
+    def bound(h: Array) -> Array:
+        return jnp.clip(h, _like(c_u, h) ** -2, _like(c_l, h) ** -2)
+
     return _rule(lr, delta, beta, bias_correction, bound)
 
 
@@ -125,17 +128,17 @@ def _rule(
         del params
         rate = at(lr, state.count)
         share = at(beta, state.count)
-        toward = lambda old, new: old + _like(share, old) * (new - old)
-        mean = jax.tree.map(lambda h, v: toward(h, v * v), state.mean, updates)
+        mean = jax.tree.map(lambda h, v: h + _like(share, h) * (v * v - h), state.mean, updates)
         # The same average of ones: what it lacks to one is the weight still on h_0 = 0.
-        weight = toward(state.weight, 1.0)
+        weight = state.weight + _like(share, state.weight) * (1.0 - state.weight)
         h = jax.tree.map(lambda x: x / _like(weight, x), mean) if bias_correction else mean
         h = jax.tree.map(bound, h)
         if keep_largest:
             h = jax.tree.map(jnp.maximum, state.largest, h)
-        step = lambda v, h: -_like(rate, v) * v / (jnp.sqrt(h) + _like(delta, v))
-        state = AdaptiveState(state.count + 1, weight, mean, h if keep_largest else None)
-        return jax.tree.map(step, updates, h), state
+        change = jax.tree.map(
+            lambda v, h: -_like(rate, v) * v / (jnp.sqrt(h) + _like(delta, v)), updates, h
+        )
+        return change, AdaptiveState(state.count + 1, weight, mean, h if keep_largest else None)
 
     return optax.GradientTransformation(init, update)
 

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from nestax.chain.problem import Problem
@@ -42,6 +43,12 @@ def with_rate(estimator: AbstractEstimator, problem: Problem, lr: float | None) 
 def falling_beta() -> Schedule:
     """The forgetting rate of SMVR and its relatives where none is given: the shape of Theorem 1."""
     return Schedule(Decay(2 / 3), scale=0.1)
+
+
+def beta_of_order_root(count: Array, steps: Array) -> Array:
+    """min(1/2, 10/√N): a forgetting rate of the published order; the factor is ours."""
+    del count
+    return jnp.minimum(0.5, 10 * steps**-0.5)
 
 
 def descent_beside(beta: Any, lr: Any) -> Descent:

@@ -58,9 +58,10 @@ class Constants:
 
     def __post_init__(self):
         check_count("levels", self.levels)
-        keep = lambda name, value, allowed, test: object.__setattr__(
-            self, name, _check_number(name, value, allowed, test)
-        )
+
+        def keep(name: str, value: Any, allowed: str, test: Any) -> None:
+            object.__setattr__(self, name, _check_number(name, value, allowed, test))
+
         keep("L_f", self.L_f, "positive and finite", lambda x: (x > 0) & (x < math.inf))
         for name in ("L_J", "sigma_f", "sigma_J"):
             value = getattr(self, name)
@@ -314,7 +315,8 @@ def L_3(constants: Constants, c_l: float, c_u: float) -> float:
     the weights by up to η c_u‖v‖ and pays with η c_l‖v‖²/4, for which the printed term is too small
     once c_u² exceeds (1 + c_l)(1 + 2K + 2Kσ_f²); for c_u ≤ 1 the two agree.
     """
-    c_l, c_u = _check_bounds(c_l, c_u)
+    c_l = _check_number("c_l", c_l, "positive", lambda x: x > 0)
+    c_u = _check_number("c_u", c_u, f"at least c_l = {c_l:g}", lambda x: x >= c_l)
     return _largest("L_3", lambda: _terms(constants, c_u, 1 + max(1, c_u**2) / c_l))
 
 
@@ -497,8 +499,3 @@ def _check_target(eps: float, gap: float) -> tuple[float, float]:
 
 def _check_gap(gap: float) -> float:
     return _check_number("gap", gap, "at least 0, a bound on F(w_1) - F*", lambda x: x >= 0)
-
-
-def _check_bounds(c_l: float, c_u: float) -> tuple[float, float]:
-    c_l = _check_number("c_l", c_l, "positive", lambda x: x > 0)
-    return c_l, _check_number("c_u", c_u, f"at least c_l = {c_l:g}", lambda x: x >= c_l)

@@ -385,7 +385,10 @@ def test_ranges_hold_what_trackers_become():
             lambda: nx.problems.ndcg(np.ones((2, 2)), [0, -1], [1, 1]),
             "relevance of at least 0 .* got -1",
         ),
-        (lambda: nx.problems.ndcg(np.ones((2, 2)), [0, 1], [1]), "one label for every document"),
+        (
+            lambda: nx.problems.ndcg(np.ones((2, 2)), [0, 1], [1]),
+            "query must hold one label for each of the 2",
+        ),
         (
             lambda: nx.problems.ndcg(np.ones((4, 2)), [0, 1] * 2, [1, 1, *2 * [np.nan]]),
             "none may be missing",

@@ -35,8 +35,8 @@ class Tasks(NamedTuple):
         held = self.support[1].shape[0]
         if check_count("count", count) > held:
             raise ProblemError(f"there are {held} tasks, fewer than the {count} asked for.")
-        cut = lambda pair: jax.tree.map(lambda a: a[:count], pair)
-        return self._replace(support=cut(self.support), query=cut(self.query))
+        support, query = jax.tree.map(lambda a: a[:count], (self.support, self.query))
+        return self._replace(support=support, query=query)
 
 
 def check_tasks(tasks: Tasks) -> Tasks:

@@ -52,6 +52,7 @@ def tilted(x: Array, *tilt: Array) -> Array:
     t, c = tilt
     exponent = t * (x - c)
     most = largest_exponent(x.dtype)
+    # Cut inside of the exponential: an infinite one times 0 would make the derivative NaN.
     return jnp.exp(jnp.minimum(exponent, most)) * (1 + jnp.maximum(exponent - most, 0))
 
 
@@ -135,8 +136,8 @@ def make_tilt(t: float | None, start: Array, floor: float) -> Tilt:
             f"losses of {jnp.max(start):.3g} at the start are too large for a tilt of {t:g} in "
             f"{start.dtype}: scale the targets, choose another w0, or a tilt nearer to 0."
         )
-    array = lambda x: jnp.asarray(x, start.dtype)
-    return Tilt((array(t), c), TiltedRange(array(t), c, start, array(floor)))
+    number = jnp.asarray(t, start.dtype)
+    return Tilt((number, c), TiltedRange(number, c, start, jnp.asarray(floor, start.dtype)))
 
 
 def with_tilts(problem: Problem, **tilts: Any) -> Problem:
