@@ -11,7 +11,7 @@ import pytest
 from tests.estimators.transcribe import noiseless, product, sgd, transcribe
 from tests.support.cases import ROWS, Case, NumpyLevel, noisy, quiet, rng_of
 from tests.support.compare import assert_same, flat
-from tests.support.compiled import compiled_init, compiled_update, quick_jit
+from tests.support.compiled import compiled_init, compiled_update
 from tests.support.drive import Run
 from tests.support.filtering import filtered, first_known
 
@@ -29,12 +29,10 @@ def draws_of_steps(problem, sizes, seed=0):
     passes = nx.SelfTuning().passes
     levels = len(problem.levels)
 
-    def draw(steps, size):
-        one = lambda t: nx.draw_batches(problem, passes, jax.random.key(seed), t, (size,) * levels)
-        return jax.vmap(one)(steps)
+    def draw(step, size):
+        return nx.draw_batches(problem, passes, jax.random.key(seed), step, (size,) * levels)
 
-    drawn = {size: jax.device_get(quick_jit(draw)(np.arange(len(sizes)), size)) for size in {*sizes}}
-    return [jax.tree.map(lambda x, t=t: x[t], drawn[size]) for t, size in enumerate(sizes)]
+    return [jax.device_get(draw(jnp.asarray(t), size)) for t, size in enumerate(sizes)]
 
 
 def run_of(problem, sizes, lr, method=None, seed=0) -> Run:
