@@ -62,9 +62,11 @@ def _forget_compiled_programs():
     maps = Path("/proc/self/maps")
     if not maps.exists() or len(maps.read_text().splitlines()) > ROOM:
         jax.clear_caches()
+        gc.collect()
 
 
 jax.config.update("jax_enable_x64", True)
 
-# Tracing makes many small objects of which few are garbage: looking for it took 7 % of the time.
+# Tracing makes many objects of which few are garbage: looking for it took 7 % of the time, and seconds
+# where many programs are kept. They are looked through where those are forgotten.
 gc.set_threshold(100_000, 20, 20)
