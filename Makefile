@@ -126,11 +126,11 @@ gallery: $(DOCS_READY)
 	.ci/gallery --keep --python $(DOCS)/bin/python
 
 fuzz: $(READY)
-	$(BIN)/python tests/fuzz/fuzzing.py 100000
+	$(BIN)/python -m tests.fuzz.fuzzing 100000
 
 # Another seed than the tests have, so that these are other files.
 fuzz-short: $(READY)
-	$(BIN)/python tests/fuzz/fuzzing.py 4000 1
+	$(BIN)/python -m tests.fuzz.fuzzing 4000 1
 
 lint: $(READY)
 	$(BIN)/ruff check .
