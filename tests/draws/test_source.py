@@ -7,7 +7,8 @@ import pytest
 from tests.support.compiled import quick_jit
 
 import nestax as nx
-from nestax.draws.source import Batch, shuffled
+from nestax.draws.rows import Batch
+from nestax.draws.source import shuffled
 
 ROWS = np.arange(10.0)[:, None]
 
