@@ -21,7 +21,7 @@ import optax
 
 import nestax as nx
 from blocks import temporary_bytes
-from nestax.run.prepare import prepare
+from nestax.run.prepare import Budget, prepare
 from nestax.table import Table
 from pages import fill
 from script import SMALL, few, parser, results, size
@@ -76,11 +76,8 @@ def measure(name: str, n: int) -> dict[str, float]:
     compiled = prepare(
         problem,
         nx.Method(nx.SOX(0.3, 0.3), optax.sgd(1e-3)),
-        key=jax.random.key(0),
-        steps=STEPS,
-        batch_size=VISIT,
-        record_every=STEPS,
-        record=["value"],
+        Budget(steps=STEPS, batch_size=VISIT, record_every=STEPS, record=["value"]),
+        jax.random.key(0),
     ).compiled
     at = compiled.start()
     whole = jax.tree.leaves((problem, at.carry))

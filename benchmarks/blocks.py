@@ -19,7 +19,7 @@ import optax
 import nestax as nx
 from measure import loop_calls
 from nestax.loop.chunks import Compiled
-from nestax.run.prepare import prepare
+from nestax.run.prepare import Budget, prepare
 from nestax.table import Table
 from pages import fill
 from script import parser, results, size
@@ -73,11 +73,8 @@ def compiled(problem: nx.Problem, estimator) -> Compiled:
     run = prepare(
         problem,
         nx.Method(estimator, optax.sgd(1e-3)),
-        key=jax.random.key(0),
-        steps=STEPS,
-        batch_size=BATCH,
-        record_every=STEPS,
-        record=["value"],
+        Budget(steps=STEPS, batch_size=BATCH, record_every=STEPS, record=["value"]),
+        jax.random.key(0),
     )
     return run.compiled
 

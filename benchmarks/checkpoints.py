@@ -54,9 +54,8 @@ def main(steps: int) -> None:
             nx.SMVR(beta=0.1, lr=0.01),
             steps=steps,
             batch_size=BATCH,
-            checkpoint=folder,
+            checkpoint=nx.Checkpoint(folder, every=0),
             record_every=steps // RECORDS,
-            checkpoint_every=0,
             callback=look,
         )
     # Chunks grow to a second; the first ones are shorter.

@@ -113,12 +113,12 @@ def one_cell(name: str, rows: int, assets: int) -> dict[str, Any]:
 
     many = max(64 * epoch, 10_000 - 10_000 % epoch)
     if optimum is None:
-        run = solve(nx.SnapshotSMVR(BETA), many, epoch, record=["exact_value"], patience=8)
+        run = solve(nx.SnapshotSMVR(BETA), many, epoch, record=["exact_value"], stop=nx.stop.Patience(8))
         optimum = float(run.records["exact_value"].min())
     for method, every, most_steps in ((nx.SnapshotSMVR(BETA), epoch, many), (nx.SMVR(BETA), 25, 10_000)):
         # A first run finds the step at which a target is reached; its records need passes over the
         # rows, so a second without any is timed, compiled before.
-        found = solve(method, most_steps, every, record=["gap"], target_gap=min(TARGETS)).records
+        found = solve(method, most_steps, every, record=["gap"], stop=nx.stop.Gap(min(TARGETS))).records
         for target in TARGETS:
             there = np.flatnonzero(found["gap"] <= target)
             if len(there):

@@ -15,7 +15,7 @@ import optax
 
 import nestax as nx
 from measure import Timed, compare
-from nestax.run.prepare import as_method, prepare
+from nestax.run.prepare import Budget, as_method, prepare
 from nestax.table import Table
 from network_loops import LOOPS, SOFTNESS, objective
 from pages import fill
@@ -81,7 +81,8 @@ def by_nestax(each: Any, data: Any, w: Any) -> Callable[[int], Any]:
     problem = nx.Problem([nx.Level(each, data, name="exp"), nx.Level(objective, name="log")], w)
     method = as_method(problem, nx.Plain(), OPTIMIZER)
     key = jax.random.key(0)
-    run = prepare(problem, method, key=key, steps=10**6, batch_size=BATCH, record=["value"]).compiled
+    budget = Budget(steps=10**6, batch_size=BATCH, record=["value"])
+    run = prepare(problem, method, budget, key).compiled
     at = run.start()
     return lambda steps: run.advance(at, 1, steps)
 

@@ -33,7 +33,7 @@ import nestax as nx
 import nestax.loop.chunks
 from measure import Timed, compare
 from nestax.figures import COLOURS
-from nestax.run.prepare import as_method, prepare
+from nestax.run.prepare import Budget, as_method, prepare
 from nestax.table import Table
 from network_loops import BETA, LOOPS, SOFTNESS, in_range, objective
 from network_models import CLASSES, NETWORKS, SMALL_NETWORKS, Network, perceptron
@@ -162,11 +162,8 @@ class Library:
         self.traced = prepare(
             problem,
             as_method(problem, METHODS[case.method](), optax.adam(LEARNING_RATE)),
-            key=jax.random.key(SEED),
-            steps=10**6,
-            batch_size=case.batch,
-            init_batch_size=case.batch,
-            record=["value"],
+            Budget(steps=10**6, batch_size=case.batch, init_batch_size=case.batch, record=["value"]),
+            jax.random.key(SEED),
         ).compiled
         self.programs.seconds += time.perf_counter() - begin
         with self._noted():

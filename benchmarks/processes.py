@@ -27,7 +27,7 @@ OF_JAX = "This most likely indicates that another task died"
 def killed(number: int) -> dict:
     from tests.support.processes import Processes
 
-    from nestax.checkpoints.files import Folder
+    from nestax.checkpoints.folder import Folder
 
     dice = random.Random(number)
     victim = dice.randrange(2)
@@ -39,7 +39,7 @@ def killed(number: int) -> dict:
         begin = time.perf_counter() - both.began
         other = both.wait(90)[1 - victim]
         kept = Folder(Path(folder) / "kept").load()
-        step = 0 if kept is None else kept.about["step"]
+        step = 0 if kept is None else kept.facts["step"]
         again = Processes("ended", devices=2, folder=folder, REACH=str(step + 300_000)).wait(300)[0]
     return {
         "victim": victim,

@@ -100,7 +100,7 @@ def lanes(mesh: int | None, many: int) -> Any:
     problem = nx.problems.mean_deviation(nx.datasets.synthetic_returns(10_000, 30))
     settings = {"lr": np.geomspace(1e-3, 1e-1, many)}
     build = lambda s: (nx.SMVR(beta=0.1), optax.sgd(s.lr))
-    facts = {"settings": settings, "seeds": 1, "batch_size": 4, "record": ("value",), "mesh": mesh}
+    facts = {"settings": settings, "seeds": 1, "batch_size": 4, "record": ("value",), "devices": mesh}
     return lambda steps: nx.sweep(problem, build, steps=steps, record_every=STEPS["lanes"][0], **facts)
 
 
@@ -112,7 +112,7 @@ def rows_of(mesh: int | None, many: int) -> Any:
 
     returns = np.random.default_rng(0).normal(size=(many, COLUMNS)).astype(np.float32)
     problem = nx.problems.mean_deviation(returns).replace(exact=None)
-    facts = {"record_every": STEPS["rows"][0], "record": ("value",), "batch_size": 1, "mesh": mesh}
+    facts = {"record_every": STEPS["rows"][0], "record": ("value",), "batch_size": 1, "devices": mesh}
     return lambda steps: nx.minimize(problem, nx.Exact(), optax.sgd(0.01), steps=steps, **facts)
 
 

@@ -35,13 +35,13 @@ GALLERY = (
 LINE = re.compile(r"^\* \[(?P<title>.+?)\]\((?P<path>[^)]+)\): (?P<words>.+)$", re.M)
 #: Modules with names of their own, in the order in which they are listed. Those of frameworks come last.
 MODULES = (
-    "problems", "problems.networks", "losses", "projections", "linear_oracles", "steps", "study",
+    "problems", "problems.networks", "losses", "projections", "linear_oracles", "steps", "stop", "study",
     "theory", "parts", "testing", "datasets", "report", "sklearn", "equinox", "nnx", "torch",
 )  # fmt: skip
 #: Top-level names by what they are for; a name that stands nowhere here is listed as "more".
 TOPICS = {
     "A problem": "Problem Level Population Sampler Groups Stream Blocks Conditional Prox",
-    "A run": "minimize sweep grid solve_stages autotune load speed_up Method",
+    "A run": "minimize sweep grid solve_stages autotune load speed_up Method Checkpoint Devices",
     "What a run returns": "Result Record Sweep Status Continuation COLUMNS",
     "Looking at problems and methods": "check evaluate compare Comparison methods cite",
     "A loop of your own": "AbstractEstimator Estimate Batch draw_batches track track_init TrackState",
@@ -254,7 +254,7 @@ def write_methods(folder: Path) -> str:
     from nestax.estimators.bibliography import BIBTEX
     from nestax.estimators.registry import classes, methods
 
-    (folder / "reference" / "references.bib").write_text("\n".join(BIBTEX.values()))
+    (folder / "reference" / "references.bib").write_text("\n\n".join(BIBTEX.values()))
     names = [*classes(), *BESIDE]
     for name in names:
         text = [title_of(name), ".. currentmodule:: nestax", "", f".. autoclass:: nestax.{name}", ""]

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import nestax as nx
+
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
@@ -14,7 +16,7 @@ Held = TypeVar("Held", bound="DataclassInstance")
 
 def kept_in(cells: Path | None, name: str) -> dict[str, Any]:
     """What a sweep is told to be kept in a folder of that name, and found again."""
-    return {} if cells is None else {"checkpoint": cells / name, "resume": True}
+    return {} if cells is None else {"checkpoint": nx.Checkpoint(cells / name, resume=True)}
 
 
 def keep(file: Path | None, held: Held, default: Callable[[Any], Any] | None = None) -> Held:

@@ -14,7 +14,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array
 
 from nestax.errors import check_count
-from nestax.problems.few_shot.networks import Network, _layer
+from nestax.problems.few_shot.networks import Network
 
 
 def in_one_vector(network: Network) -> Network:
@@ -46,10 +46,18 @@ def _convolutions(key: Array, classes: int, side: int, filters: int, depth: int)
     *keys, last = jax.random.split(key, depth + 1)
     layers = []
     for number, k in enumerate(keys):
-        weight = _layer(k, 9 * (filters if number else 1), filters)["weight"]
+        weight = _weight(k, 9 * (filters if number else 1), filters)
         layers.append({"weight": weight, "scale": jnp.ones(filters), "shift": jnp.zeros(filters)})
         side = -(-side // 2)
-    return {"layers": layers, "last": _layer(last, side * side * filters, classes)}
+    inputs = side * side * filters
+    return {
+        "layers": layers,
+        "last": {"weight": _weight(last, inputs, classes), "bias": jnp.zeros(classes)},
+    }
+
+
+def _weight(key: Array, inputs: int, outputs: int) -> Array:
+    return jax.random.normal(key, (inputs, outputs)) * inputs**-0.5
 
 
 def apply_convolutional(w: dict[str, Any], x: Array) -> Array:

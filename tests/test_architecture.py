@@ -16,6 +16,7 @@ HOUSE = [
     "version",
     "compiling",
     "errors",
+    "stop",
     "trees",
     "convolutions",
     "programs",
@@ -23,7 +24,6 @@ HOUSE = [
     "figures",
     "projections",
     "linear_oracles",
-    "devices",
     "draws",
     "chain",
     "problems",
@@ -32,6 +32,7 @@ HOUSE = [
     "theory",
     "steps",
     "estimators",
+    "devices",
     "streams",
     "loop",
     "checkpoints",
@@ -104,11 +105,14 @@ def test_arrows_point_one_way(path):
 @pytest.mark.parametrize(
     ("place", "module", "code"),
     [
-        ("estimators", "smvr", "from nestax.checkpoints.files import Folder"),
+        ("estimators", "smvr", "from nestax.checkpoints.folder import Folder"),
         ("estimators", "smvr", "from nestax.estimators.scsc import SCSC"),
         ("loop", "step", "def f():\n    import nestax.run.minimize"),
         ("cli", "demo", "def f():\n    import nestax as nx"),
         ("chain", "problem", "from nestax import names"),
+        ("draws", "source", "from nestax.devices.rows import Sharded"),
+        ("chain", "level", "from nestax.devices.rows import Sharded"),
+        ("parts", "tables", "from nestax.devices.rows import Sharded"),
     ],
 )
 def test_a_forbidden_import_is_seen(place, module, code):

@@ -10,7 +10,7 @@ from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 import nestax as nx
 from nestax.chain.structure import inner_jaxprs
 from nestax.convolutions import in_order
-from nestax.run.prepare import as_method, prepare
+from nestax.run.prepare import Budget, as_method, prepare
 
 FAST = ((0, 3, 1, 2), (3, 2, 0, 1), (0, 3, 1, 2))
 LAYOUTS = [("NHWC", "HWIO", "NHWC"), ("NCHW", "OIHW", "NCHW"), ("HWNC", "IOHW", "CNHW")]
@@ -89,9 +89,8 @@ def test_the_steps_of_a_run_have_them_in_order():
     run = prepare(
         problem,
         as_method(problem, nx.SCSC(0.5), optax.sgd(0.05)),
-        key=jax.random.key(0),
-        steps=40,
-        batch_size=4,
+        Budget(steps=40, batch_size=4),
+        jax.random.key(0),
     )
     found = convolutions(run.compiled.run.functions.step.program.jaxpr)
     assert len(found) >= 3

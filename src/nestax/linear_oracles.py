@@ -32,11 +32,12 @@ def l2_ball(v: PyTree, radius: float | Array = 1.0) -> PyTree:
 
 def box(v: PyTree, lower: PyTree, upper: PyTree) -> PyTree:
     """{lower ≤ x ≤ upper} entry by entry; the bounds are numbers or trees like v."""
-    like = lambda bound: (
-        bound if jax.tree.structure(bound) == jax.tree.structure(v) else jax.tree.map(lambda _: bound, v)
+    tree = jax.tree.structure(v)
+    lower, upper = (
+        bound if jax.tree.structure(bound) == tree else tree.unflatten([bound] * tree.num_leaves)
+        for bound in (lower, upper)
     )
-    corner = lambda x, a, b: jnp.where(x > 0, a, b).astype(x.dtype)
-    return jax.tree.map(corner, v, like(lower), like(upper))
+    return jax.tree.map(lambda x, a, b: jnp.where(x > 0, a, b).astype(x.dtype), v, lower, upper)
 
 
 def budget(v: PyTree, lower: PyTree, upper: PyTree, total: float | Array = 1.0) -> PyTree:

@@ -9,16 +9,19 @@ import nestax.problems as problems
 import nestax.projections as projections
 import nestax.report as report
 import nestax.steps as steps
+import nestax.stop as stop
 import nestax.study as study
 import nestax.testing as testing
 import nestax.theory as theory
 from nestax.chain.level import Level as Level
 from nestax.chain.problem import Problem as Problem
 from nestax.chain.prox import Prox as Prox
+from nestax.checkpoints.asked import Checkpoint as Checkpoint
 from nestax.compiling import speed_up as speed_up
+from nestax.devices.asked import Devices as Devices
 from nestax.draws.blocks import Blocks as Blocks
 from nestax.draws.conditional import Conditional as Conditional
-from nestax.draws.source import Batch as Batch
+from nestax.draws.rows import Batch as Batch
 from nestax.draws.source import Groups as Groups
 from nestax.draws.source import Population as Population
 from nestax.draws.source import Sampler as Sampler

@@ -31,7 +31,7 @@ PAIRWISE_LIMIT = 128
 
 
 def simplex(w: PyTree, total: float | Array = 1.0, *, metric: PyTree = None) -> PyTree:
-    """Projection onto {w ≥ 0, Σw = total}, all leaves taken as one vector.
+    """Projects onto {w ≥ 0, Σw = total}, all leaves taken as one vector.
 
     The answer is max(w − θ, 0), and entry i survives exactly if Σ_j max(w_j − w_i, 0) < total.
     That test needs no order, and comparing 30 entries pairwise is several times faster inside a
@@ -90,7 +90,7 @@ def _shifted(w: Array, on: Array, total: Array) -> Array:
 def budget(
     w: PyTree, lower: PyTree, upper: PyTree, total: float | Array = 1.0, *, metric: PyTree = None
 ) -> PyTree:
-    """Projection onto {lower ≤ w ≤ upper, Σw = total}, all leaves taken as one vector.
+    """Projects onto {lower ≤ w ≤ upper, Σw = total}, all leaves taken as one vector.
 
     The bounds are finite numbers or trees like w, with Σlower ≤ total ≤ Σupper. The answer clips w − θ
     to the bounds, and its sum falls as θ grows. Halving an interval tells which entries lie strictly
@@ -111,6 +111,7 @@ def budget(
         return jnp.where(too_much, middle, low), jnp.where(too_much, high, middle)
 
     ends = jnp.min(flat - upper), jnp.max(flat - lower)
+    # One for each bit of the mantissa, and some since the interval may be longer than θ.
     halvings = jnp.finfo(flat.dtype).nmant + 8
     low, high = jax.lax.fori_loop(0, halvings, halve, ends)
     clipped = jnp.clip(flat - (low + high) / 2, lower, upper)
@@ -126,27 +127,27 @@ def like_entries(bound: PyTree, flat: Array) -> Array:
 
 
 def box(w: PyTree, lower: PyTree, upper: PyTree, *, metric: PyTree = None) -> PyTree:
-    """Projection onto {lower ≤ w ≤ upper}, the same in every metric; numbers or trees like w."""
+    """Projects onto {lower ≤ w ≤ upper}, the same in every metric; numbers or trees like w."""
     _check_form(w, metric)
     _refuse_crossed(lower, upper)
     return optax.projections.projection_box(w, lower, upper)
 
 
 def nonnegative(w: PyTree, *, metric: PyTree = None) -> PyTree:
-    """Projection onto {w ≥ 0}, the same in every metric."""
+    """Projects onto {w ≥ 0}, the same in every metric."""
     _check_form(w, metric)
     return optax.projections.projection_non_negative(w)
 
 
 def linf_ball(w: PyTree, scale: float | Array = 1.0, *, metric: PyTree = None) -> PyTree:
-    """Projection onto {|w_i| ≤ scale}, the same in every metric."""
+    """Projects onto {|w_i| ≤ scale}, the same in every metric."""
     _check_form(w, metric)
     _refuse_empty(scale, "a ball", "scale must be at least 0")
     return optax.projections.projection_linf_ball(w, scale)
 
 
 def l1_ball(w: PyTree, scale: float | Array = 1.0, *, metric: PyTree = None) -> PyTree:
-    """Projection onto {‖w‖₁ ≤ scale}, all leaves taken as one vector."""
+    """Projects onto {‖w‖₁ ≤ scale}, all leaves taken as one vector."""
     _refuse_empty(scale, "a ball", "scale must be at least 0")
 
     def onto_sphere(w: PyTree) -> PyTree:
@@ -159,11 +160,12 @@ def l1_ball(w: PyTree, scale: float | Array = 1.0, *, metric: PyTree = None) -> 
         least, most = jnp.zeros_like(y), jnp.full_like(y, jnp.inf)
         return jnp.sign(y) * _clipped_to_sum(jnp.abs(y), s, least, most, scale)
 
+    # A branch, for the projection onto the sphere would move what lies inside, and it sorts.
     return jax.lax.cond(optax.tree.norm(w, ord=1) <= scale, lambda w: w, onto_sphere, w)
 
 
 def l2_ball(w: PyTree, scale: float | Array = 1.0, *, metric: PyTree = None) -> PyTree:
-    """Projection onto {‖w‖₂ ≤ scale}, all leaves taken as one vector."""
+    """Projects onto {‖w‖₂ ≤ scale}, all leaves taken as one vector."""
     _refuse_empty(scale, "a ball", "scale must be at least 0")
     if metric is None:
         return optax.projections.projection_l2_ball(w, scale)
@@ -171,14 +173,14 @@ def l2_ball(w: PyTree, scale: float | Array = 1.0, *, metric: PyTree = None) -> 
 
 
 def halfspace(w: PyTree, a: PyTree, b: float | Array, *, metric: PyTree = None) -> PyTree:
-    """Projection onto {⟨a, w⟩ ≤ b}; a is a tree like w."""
+    """Projects onto {⟨a, w⟩ ≤ b}; a is a tree like w."""
     if metric is None:
         return optax.projections.projection_halfspace(w, a, b)
     return _in_metric(w, metric, lambda y, s: _along(y, s, a, b, lambda excess: jnp.maximum(excess, 0)))
 
 
 def hyperplane(w: PyTree, a: PyTree, b: float | Array, *, metric: PyTree = None) -> PyTree:
-    """Projection onto {⟨a, w⟩ = b}; a is a tree like w."""
+    """Projects onto {⟨a, w⟩ = b}; a is a tree like w."""
     if metric is None:
         return optax.projections.projection_hyperplane(w, a, b)
     return _in_metric(w, metric, lambda y, s: _along(y, s, a, b, lambda excess: excess))

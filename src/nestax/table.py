@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import html
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +39,14 @@ class Table:
     def column(self, name: str) -> list[Any]:
         return [row[self.columns.index(name)] for row in self.rows]
 
+    def only(self, columns: Sequence[str]) -> "Table":
+        """Takes some of the columns."""
+        return Table(list(columns), list(map(list, zip(*map(self.column, columns), strict=True))))
+
     def to_markdown(self) -> str:
-        line = lambda cells: f"| {' | '.join(cell_text(x).replace('|', BAR) for x in cells)} |"
-        return "\n".join([line(self.columns), line(["---"] * len(self.columns)), *map(line, self.rows)])
+        rows = [self.columns, ["---"] * len(self.columns), *self.rows]
+        lines = (" | ".join(cell_text(x).replace("|", BAR) for x in row) for row in rows)
+        return "\n".join(f"| {line} |" for line in lines)
 
     def to_csv(self, path: str | Path) -> None:
         with Path(path).open("w", newline="") as file:
@@ -57,7 +63,7 @@ class Table:
 
 
 def pandas(asked: str = "to_frame") -> Any:
-    """The package, or a sentence on how to get it for what was asked."""
+    """Imports the package, or says how to get it for what was asked."""
     try:
         import pandas as pd
     except ImportError:
@@ -70,7 +76,7 @@ def cell_text(x: Any) -> str:
 
 
 def number(x: float, digits: int = 6) -> str:
-    """A number as people read it: 2,000,000 and not 2e+06."""
+    """Returns a number as people read it: 2,000,000 and not 2e+06."""
     if isinstance(x, int):
         return f"{x:,}"
     short = f"{x:.{digits}g}"
@@ -78,9 +84,9 @@ def number(x: float, digits: int = 6) -> str:
 
 
 def inert(cell: Any) -> Any:
-    """A cell of a CSV file that no program takes for a formula; numbers stay numbers."""
-    words = isinstance(cell, str) and cell.startswith(FORMULAS)
-    return f"'{cell}" if words and not is_number(cell) else cell
+    """Returns a cell of a CSV file that no program takes for a formula; numbers stay numbers."""
+    text = isinstance(cell, str) and cell.startswith(FORMULAS)
+    return f"'{cell}" if text and not is_number(cell) else cell
 
 
 def is_number(x: Any) -> bool:
@@ -94,16 +100,16 @@ def is_number(x: Any) -> bool:
 
 def as_html(*parts: Any) -> str:
     """Tables, and sentences between them, for a notebook."""
-    shown = (_table_html(part) if isinstance(part, Table) else _words_html(str(part)) for part in parts)
-    return "".join(shown)
-
-
-def _words_html(words: str) -> str:
-    return f"<p style='white-space: pre-wrap'>{html.escape(words)}</p>"
+    return "".join(
+        _table_html(part)
+        if isinstance(part, Table)
+        else f"<p style='white-space: pre-wrap'>{html.escape(str(part))}</p>"
+        for part in parts
+    )
 
 
 def _table_html(table: Table) -> str:
-    """Numbers to the right, words to the left."""
+    """Aligns numbers to the right and words to the left."""
     right = [all(is_number(row[k]) for row in table.rows) for k in range(len(table.columns))]
 
     def line(kind: str, cells: list[Any]) -> str:

@@ -34,10 +34,10 @@ def check_batched(level: Level, single: Level, x: PyTree, *, draws: int = 8, see
     source: Any = single.source
     shapes = jax.eval_shape(lambda: x)
     many = level.bind(shapes)
-    one = single.bind(shapes)
+    alone = single.bind(shapes)
     batch = source.draw(jax.random.key(seed), jnp.asarray(0), draws)
     value, pull = many.value_and_pull(x, batch)
-    expected, expected_pull = one.value_and_pull(x, batch)
+    expected, expected_pull = alone.value_and_pull(x, batch)
     leaves, treedef = jax.tree.flatten(expected)
     keys = jax.random.split(jax.random.key(seed + 1), len(leaves))
     direction = treedef.unflatten(
@@ -138,18 +138,16 @@ def example_problem(method: AbstractEstimator, **options: Any) -> Problem:
 
 
 def _in_blocks(problem: Problem) -> Problem:
-    copies = lambda x: jnp.broadcast_to(x, (BLOCKS, *x.shape))
-    levels = [
-        level.replace(data=Blocks(jax.tree.map(copies, source.data), visit=VISIT))  # pyright: ignore[reportAttributeAccessIssue]
-        if (source := level.source) is not None
-        else level
-        for level in problem.levels
-    ]
+    levels = []
+    for level in problem.levels:
+        rows: Any = getattr(level.source, "data", None)
+        copies = jax.tree.map(lambda x: jnp.broadcast_to(x, (BLOCKS, *x.shape)), rows)
+        levels.append(level if rows is None else level.replace(data=Blocks(copies, visit=VISIT)))
     return problem.replace(levels=levels, exact=None)
 
 
 def _ready(method: AbstractEstimator, problem: Problem) -> tuple[Any, Any]:
-    """The method with its defaults, and a function from a step to its batches."""
+    """Returns the method with its defaults, and a function from a step to its batches."""
     method.check(problem)
     sizes = (BATCH,) * len(problem.levels)
     ready = method.defaults(problem, STEPS, sizes)
@@ -173,15 +171,15 @@ def keeps_its_structure(method: AbstractEstimator) -> None:
     """``update`` and ``refresh`` return what ``init`` returns, in every dtype, under jit and vmap."""
     wide = example_problem(method)
     narrow = trees.cast(wide, jnp.float32)
-    for problem in {str(p.dtype): p for p in (wide, _float32(narrow))}.values():
+    narrow = narrow.replace(w0=jnp.asarray(narrow.w0, jnp.float32), exact=None)
+    for problem in {str(p.dtype): p for p in (wide, narrow)}.values():
         ready, batches = _ready(method, problem)
         first, later = jax.eval_shape(lambda: (batches(0, True), batches(1, False)))  # noqa: B023
-        init = lambda b: ready.init(problem, problem.w0, b)  # noqa: B023
-        start = jax.eval_shape(init, first)
+        start = jax.eval_shape(lambda b: ready.init(problem, problem.w0, b), first)  # noqa: B023
         assert isinstance(start, tuple) and isinstance(start[0], Estimate), (  # noqa: PT018
             f"{type(method).__name__}.init must return (nx.Estimate(value, grad, aux), state)"
         )
-        update = lambda w, b, s: ready.update(problem, w, b, s)  # noqa: B023
+        update = functools.partial(ready.update, problem)
         ends = {"update": jax.eval_shape(jax.jit(update), problem.w0, later, start[1])}
         if ready.period is not None:
             ends["refresh"] = jax.eval_shape(
@@ -189,7 +187,10 @@ def keeps_its_structure(method: AbstractEstimator) -> None:
                 jax.eval_shape(lambda: batches(1, True, restart=True)),  # noqa: B023
                 start[1],
             )
-        jax.eval_shape(jax.vmap(update), *map(_lanes, (problem.w0, later, start[1])))
+        two_lanes = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct((2, *x.shape), x.dtype), (problem.w0, later, start[1])
+        )
+        jax.eval_shape(jax.vmap(update), *two_lanes)
         for name, end in ends.items():
             _same_types(f"{type(method).__name__}.{name} ({problem.dtype})", start, end)
         wrong = [
@@ -200,32 +201,23 @@ def keeps_its_structure(method: AbstractEstimator) -> None:
         assert not wrong, f"{type(method).__name__}.init turns {problem.dtype} into another at {wrong}"
 
 
-def _lanes(tree: PyTree) -> PyTree:
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct((2, *x.shape), x.dtype), tree)
-
-
-def _float32(problem: Problem) -> Problem:
-    return problem.replace(w0=jnp.asarray(problem.w0, jnp.float32), exact=None)
-
-
 def _same_types(what: str, start: Any, end: Any) -> None:
-    kind = lambda tree: [(x.shape, str(x.dtype)) for x in jax.tree.leaves(tree)]
     assert jax.tree.structure(start) == jax.tree.structure(end), (
         f"{what} returns another structure than init:\n{jax.tree.structure(end)}\nafter\n"
         f"{jax.tree.structure(start)}"
     )
     paths = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(start)]
-    for path, before, after in zip(paths, kind(start), kind(end), strict=True):
+    kinds = ([(x.shape, str(x.dtype)) for x in jax.tree.leaves(tree)] for tree in (start, end))
+    for path, before, after in zip(paths, *kinds, strict=True):
         assert before == after, f"{what} returns {after} at {path}, where init returns {before}"
 
 
 def keeps_values_in_range(method: AbstractEstimator) -> None:
-    """One update on a chain whose innermost level has a range that is always left."""
+    """Makes one update on a chain whose innermost level has a range that is always left."""
     plain = example_problem(method)
-    narrow = lambda u: jnp.clip(u, -0.1, 0.1)
     levels = plain.levels
     if len(levels) > 1:
-        levels = (levels[0].replace(project=narrow), *levels[1:])
+        levels = (levels[0].replace(project=lambda u: jnp.clip(u, -0.1, 0.1)), *levels[1:])
     problem = eqx.tree_at(lambda p: p.levels, plain, levels)
     ready, batches = _ready(method, problem)
     w = jax.tree.map(lambda x: x + 0.1, problem.w0)
@@ -330,6 +322,7 @@ def is_exact_without_noise(method: AbstractEstimator) -> None:
 
     (value, grad), stacked = run()
     estimates = [jax.tree.map(lambda x, t=t: x[t], stacked) for t in range(STEPS)]
+    # Rounding of some hundred operations, far below what a wrong formula would make.
     tolerance = float(np.finfo(np.asarray(value).dtype).eps) ** 0.75
     for step, estimate in enumerate(estimates):
         for what, got, want in (("value", estimate.value, value), ("gradient", estimate.grad, grad)):
@@ -371,7 +364,7 @@ def _run(problem: Problem, method: AbstractEstimator, samples: int) -> Any:
 
 
 def _late_gap(runs: Any) -> float:
-    """Mean over seeds and over the last fifth of the run; infinite if any diverged."""
+    """Computes the mean over seeds and over the last fifth of the run; infinite if any diverged."""
     curve = runs.records["gap"][0].mean(axis=0)
     late = float(curve[-max(1, len(curve) // 5) :].mean())
     return late if np.isfinite(late) else float("inf")
@@ -382,14 +375,8 @@ _PLAIN: dict[Any, float] = {}
 
 def _plain_gap(levels: int | None, outer_exact: bool, problem: Problem, samples: int) -> float:
     """Where the method without memory ends on the same problem; the same for many methods."""
-    key = (
-        levels,
-        outer_exact,
-        problem.feasible is None,
-        problem.blocks is None,
-        samples,
-        str(problem.dtype),
-    )
+    sets = (problem.feasible is None, problem.blocks is None)
+    key = (levels, outer_exact, *sets, samples, str(problem.dtype))
     if key not in _PLAIN:
         _PLAIN[key] = _late_gap(_run(problem, Plain(), samples))
     return _PLAIN[key]

@@ -171,14 +171,14 @@ MINIMIZE = {"problem": PROBLEM, "estimator": nx.SMVR(), "optimizer": optax.sgd(0
         ({"record_every": -5}, "record_every must be a whole number"),
         ({"record": ["loss"]}, "no column is called 'loss'; there are exact_value"),
         ({"record": ["gap"]}, "pass optimum="),
-        ({"target_gap": 0.1}, "pass optimum="),
+        ({"stop": nx.stop.Gap(0.1)}, "pass optimum="),
         ({"output": "best"}, "output must be one of last, random, average"),
         ({"optimizer": 0.1}, "such as optax.sgd"),
         ({"estimator": optax.sgd(0.1)}, "must be an estimator such as nx.SMVR"),
         ({"seed": "x"}, "seed must be a whole number"),
         ({"problem": "portfolio"}, "first argument must be an nx.Problem"),
-        ({"patience": 0}, "patience must be a whole number"),
-        ({"seconds": 0}, "seconds must be positive"),
+        ({"stop": 3}, "stop must be a function of one record.* or a rule such as nx.stop.Gap"),
+        ({"stop": nx.stop.Gap}, "stop must be a function of one record.* or a rule such as nx.stop.Gap"),
         ({"estimator": nx.SMVR(radius=[1.0, 2.0, 3.0])}, "got 3 for 2 levels"),
     ],
 )
@@ -186,6 +186,13 @@ def test_bad_runs_get_one_sentence(changes, sentence):
     arguments = MINIMIZE | changes
     with pytest.raises(nx.SettingError, match=sentence):
         nx.minimize(arguments.pop("problem"), arguments.pop("estimator"), **arguments)
+
+
+def test_bad_stop_rules_get_one_sentence():
+    with pytest.raises(nx.SettingError, match="patience must be a whole number"):
+        nx.stop.Patience(0)
+    with pytest.raises(nx.SettingError, match="seconds must be positive"):
+        nx.stop.Seconds(0)
 
 
 @pytest.mark.parametrize("beta", [0.0, -0.1, 1.5, float("nan")])

@@ -12,7 +12,7 @@ from pathlib import Path
 STEPS, EVERY, PORTION = 4_000, 10, 500
 
 
-def make(kind, **kept):
+def make(kind, folder=None, **kept):
     """A run of the given kind: a minimisation, a sweep, stages, or one on rows from an iterator."""
     import numpy as np
     import optax
@@ -21,7 +21,9 @@ def make(kind, **kept):
 
     rows = nx.datasets.synthetic_returns(200, 4)
     problem = nx.problems.mean_deviation(rows, delta=1e-2)
-    facts = {"batch_size": 2, "record_every": EVERY, "record": ["value", "exact_value"]} | kept
+    facts = {"batch_size": 2, "record_every": EVERY, "record": ["value", "exact_value"]}
+    if folder is not None:
+        facts["checkpoint"] = nx.Checkpoint(folder, **kept)
     if kind == "minimize":
         return nx.minimize(problem, nx.SMVR(beta=0.3), optax.adam(0.01), steps=STEPS, seed=5, **facts)
     if kind == "stream":
@@ -96,7 +98,7 @@ def run_and_be_killed(kind, folder, moment):
                 return out
 
             Keeper.visit = telling
-            make(kind, checkpoint=folder, checkpoint_every=0)
+            make(kind, folder, every=0)
         finally:
             os._exit(3)  # not killed in time
     os.close(writer)

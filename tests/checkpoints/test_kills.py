@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nestax.checkpoints.files import Folder
+from nestax.checkpoints.folder import Folder
 from nestax.loop import chunks as drive
 from nestax.streams import feed as feeding
 
@@ -43,8 +43,8 @@ def check(kind, plan, place, monkeypatch):
     for k in range(len(plan)):
         folder = place / str(k)
         found = Folder(folder).load()
-        progress.append(0 if found is None else found.about["step"])
-        rest = killed.make(kind, checkpoint=folder, resume=True)
+        progress.append(0 if found is None else found.facts["step"])
+        rest = killed.make(kind, folder, resume=True)
         np.testing.assert_array_equal(rest.w, whole.w)
         assert list(rest.records) == list(whole.records)
         for name, column in whole.records.items():

@@ -9,6 +9,7 @@ import optax
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.asked import asked
 
 import nestax as nx
 from nestax.loop import chunks as drive
@@ -91,8 +92,8 @@ def check(arguments, stop):
     try:
         with tempfile.TemporaryDirectory() as folder:
             kept = facts | {"checkpoint": folder, "checkpoint_every": 0}
-            nx.minimize(**arguments, **kept, callback=lambda record: record["step"] >= stop)
-            rest = nx.minimize(**arguments, **kept, resume=True)
+            nx.minimize(**arguments, **asked(**kept), callback=lambda record: record["step"] >= stop)
+            rest = nx.minimize(**arguments, **asked(**kept, resume=True))
     finally:
         drive.CHUNK_SECONDS = usual
     bits = lambda tree: [as_host(x)[0].tobytes() for x in jax.tree.leaves(tree)]

@@ -10,21 +10,24 @@ import signal
 import subprocess
 import sys
 import threading
+import warnings
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from tests.support.asked import asked
 
 import nestax as nx
 from nestax.checkpoints import files as checkpoint
 from nestax.checkpoints import keeper as keeping
-from nestax.checkpoints.files import Files, Folder
+from nestax.checkpoints.files import Files
 from nestax.checkpoints.fingerprint import Fingerprint
+from nestax.checkpoints.folder import Folder
 from nestax.loop import chunks as drive
-from nestax.run import minimize
-from nestax.run.follow import Book
+from nestax.run import tune
+from nestax.run.record import Book
 from nestax.trees import as_host
 
 
@@ -42,7 +45,11 @@ def _one_stride_a_chunk(monkeypatch):
 def run(problem, estimator=None, optimizer=None, steps=60, **changes):
     settings = {"batch_size": 2, "record_every": 10, "seed": 3} | changes
     return nx.minimize(
-        problem, estimator or nx.SMVR(beta=0.3), optimizer or optax.adam(0.01), steps=steps, **settings
+        problem,
+        estimator or nx.SMVR(beta=0.3),
+        optimizer or optax.adam(0.01),
+        steps=steps,
+        **asked(**settings),
     )
 
 
@@ -142,7 +149,7 @@ def test_a_sweep_goes_on_with_every_lane(problem, tmp_path, monkeypatch):
             settings={"beta": np.array([0.1, 0.7]), "lr": np.array([0.05, 1e200])},
             batch_size=2,
             record_every=10,
-            **rest,
+            **asked(**rest),
         )
 
     whole = sweep()
@@ -176,29 +183,31 @@ def test_a_sweep_goes_on_with_every_lane(problem, tmp_path, monkeypatch):
             settings={"beta": np.array([0.1, 0.7]), "lr": np.array([0.06, 1e200])},
             batch_size=2,
             record_every=10,
-            checkpoint=tmp_path,
-            resume=True,
+            checkpoint=nx.Checkpoint(tmp_path, resume=True),
         )
 
 
 @pytest.mark.slow
 def test_a_search_for_settings_is_not_repeated(problem, tmp_path, monkeypatch):
     solve = lambda **rest: nx.minimize(
-        problem, samples=9_000, batch_size=2, record_every=10, seed=3, **rest
+        problem, samples=9_000, batch_size=2, record_every=10, seed=3, **asked(**rest)
     )
     whole = solve()
     solve(checkpoint=tmp_path, callback=stop_at(20))
-    note = (tmp_path / "search.json").read_text()
-    monkeypatch.setattr(minimize, "autotune", lambda *a, **k: pytest.fail("searched again"))
+    note = bytearray((tmp_path / "search.safetensors").read_bytes())
+    monkeypatch.setattr(tune, "autotune", lambda *a, **k: pytest.fail("searched again"))
     assert_equal_runs(solve(checkpoint=tmp_path, resume=True), whole)
     monkeypatch.undo()
-    (tmp_path / "search.json").write_text(note.replace('"lr": ', '"lr": 1'))  # damaged: it searches
+    note[note.index(b"lr") + 6] ^= 1
+    (tmp_path / "search.safetensors").write_bytes(note)  # damaged: it searches
     assert_equal_runs(solve(checkpoint=tmp_path, resume=True), whole)
 
 
 def test_stages_go_on(problem, tmp_path):
     stages = [nx.theory.Stage(lr=0.05, beta=0.3, steps=20), nx.theory.Stage(lr=0.02, beta=0.1, steps=30)]
-    solve = lambda **rest: nx.solve_stages(problem, stages, batch_size=2, record_every=10, **rest)
+    solve = lambda **rest: nx.solve_stages(
+        problem, stages, batch_size=2, record_every=10, **asked(**rest)
+    )
     whole = solve()
     solve(checkpoint=tmp_path, callback=stop_at(20))
     assert_equal_runs(solve(checkpoint=tmp_path, resume=True), whole)
@@ -370,11 +379,14 @@ def test_a_program_in_other_words_goes_on_where_versions_have_changed(tmp_path, 
 
 def test_where_a_run_may_be_kept(problem, tmp_path):
     run(problem, steps=10, checkpoint=tmp_path / "a" / "b", resume=True)  # nothing there: begins
-    with pytest.raises(nx.SettingError, match="holds a run already: go on with it by resume=True"):
+    with pytest.raises(
+        nx.SettingError,
+        match=r"a run already: go on with it by nx.Checkpoint\(",
+    ):
         run(problem, steps=10, checkpoint=tmp_path / "a" / "b")
-    with pytest.raises(nx.SettingError, match="resume=True needs the folder"):
-        run(problem, steps=10, resume=True)
-    with pytest.raises(nx.SettingError, match="checkpoint_every must be at least 0 seconds; got -1"):
+    with pytest.raises(nx.SettingError, match=r"nx.Checkpoint\(folder, .*; got True"):
+        run(problem, steps=10, checkpoint=True)
+    with pytest.raises(nx.SettingError, match="every must be at least 0 seconds; got -1"):
         run(problem, steps=10, checkpoint=tmp_path / "c", checkpoint_every=-1)
     (tmp_path / "file").write_text("mine")
     with pytest.raises(nx.SettingError, match=r"cannot keep a run in .*file: .*; choose another"):
@@ -385,16 +397,29 @@ def test_where_a_run_may_be_kept(problem, tmp_path):
     Files().unlock(held)
 
 
-def test_a_damaged_newest_falls_back_and_still_ends_at_the_same_bits(problem, tmp_path):
+@pytest.mark.parametrize("damage", ["cut", "weights", "records", "facts"])
+def test_a_damaged_newest_falls_back_and_still_ends_at_the_same_bits(problem, tmp_path, damage):
     run(problem, checkpoint=tmp_path, checkpoint_every=0, callback=stop_at(40))
     newest, before = Folder(tmp_path).checkpoints()
-    newest.write_bytes(newest.read_bytes()[:-3])
-    with pytest.warns(
-        UserWarning, match=f"{newest.name}: its checksum is wrong. Going on from {before.name}"
-    ) as told:
+    blob = bytearray(newest.read_bytes())
+    if damage == "cut":
+        del blob[-3:]
+    elif damage == "facts":
+        blob[blob.index(b"program") + 1] ^= 1
+    else:
+        group = "carry" if damage == "weights" else "records"
+        header = json.loads(blob[8 : 8 + int.from_bytes(blob[:8], "little")])
+        name = next(name for name in header if name.startswith(f"{group}/"))
+        blob[8 + int.from_bytes(blob[:8], "little") + header[name]["data_offsets"][0]] ^= 4
+    newest.write_bytes(blob)
+    why = "it is cut short or damaged" if damage == "cut" else "its checksum is wrong"
+    with pytest.warns(UserWarning, match=f"{newest.name}: {why}. Going on from {before.name}") as told:
         rest = run(problem, checkpoint=tmp_path, resume=True)
     assert told[0].filename == __file__
     assert_equal_runs(rest, run(problem))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert_equal_runs(run(problem, checkpoint=tmp_path, resume=True), rest)
 
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
@@ -444,45 +469,30 @@ def test_a_folder_that_is_replaced_is_left_to_the_other_run(problem, tmp_path):
     assert_equal_runs(other, run(problem, seed=4))
 
 
-def test_records_that_are_deleted_meanwhile_are_written_again(problem, tmp_path):
-    delete = lambda record: (tmp_path / "records.log").unlink() if record["step"] == 30 else None
+def test_checkpoints_that_are_deleted_meanwhile_are_whole_again(problem, tmp_path):
+    def delete(record):
+        if record["step"] == 30:
+            for path in tmp_path.iterdir():
+                path.unlink()
+
     first = run(problem, checkpoint=tmp_path, checkpoint_every=0, callback=delete)
     assert_equal_runs(first, run(problem))
     assert_equal_runs(run(problem, checkpoint=tmp_path, resume=True), run(problem))
 
 
-def test_a_flipped_bit_in_old_records_costs_those_and_nothing_else(problem, tmp_path):
-    run(problem, checkpoint=tmp_path, checkpoint_every=0, callback=stop_at(40))
-    log = tmp_path / "records.log"
-    blob = bytearray(log.read_bytes())
-    begin = [frame.begin for frame in checkpoint.unframed(memoryview(blob))][1]
-    blob[begin + checkpoint.HEAD + 20] ^= 4
-    log.write_bytes(blob)
-    with pytest.warns(UserWarning, match=r"is damaged in the frame .* without the records"):
-        rest = run(problem, checkpoint=tmp_path, resume=True)
-    whole = run(problem)
-    assert rest.records["step"].tolist() == [0, 20, 30, 40, 50, 60]
-    assert np.array_equal(rest.w, whole.w)
-    kept = np.isin(whole.records["step"], rest.records["step"])
-    for name, column in whole.records.items():
-        np.testing.assert_array_equal(rest.records[name], column[kept])
-    again = run(problem, checkpoint=tmp_path, resume=True)  # and no second warning
-    np.testing.assert_array_equal(again.records["step"], rest.records["step"])
-
-
-def test_two_ctrl_c_inside_a_save_write_no_record_twice(problem, tmp_path, monkeypatch):
+def test_two_ctrl_c_inside_a_save_lose_no_record_and_write_none_twice(problem, tmp_path, monkeypatch):
     usual, calls = checkpoint.Files.fsync, []
 
     def impatient(self, file):
         usual(self, file)
         calls.append(file)
-        if len(calls) in (7, 8):
+        if len(calls) in (4, 5):
             raise KeyboardInterrupt  # what a second Ctrl-C does
 
     monkeypatch.setattr(checkpoint.Files, "fsync", impatient)
     with contextlib.suppress(KeyboardInterrupt):
         run(problem, checkpoint=tmp_path, checkpoint_every=0)
-    assert len(calls) >= 8
+    assert len(calls) >= 5
     rest = run(problem, checkpoint=tmp_path, resume=True)
     assert_equal_runs(rest, run(problem))
 
@@ -496,7 +506,7 @@ def test_a_disk_that_is_full_from_the_start_or_at_the_end(problem, tmp_path, mon
         with pytest.raises(nx.SettingError, match=r"cannot keep a run in .*: No space left on device;"):
             run(problem, checkpoint=tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint.Folder, "save", full)
+        patch.setattr(Folder, "save", full)
         with pytest.warns(UserWarning, match="could not be written: No space left on device"):
             result = run(problem, checkpoint=tmp_path)
     assert result.status is nx.Status.SUCCESS
@@ -518,9 +528,9 @@ def test_a_failed_number_is_never_written(tmp_path):
     assert whole.status is nx.Status.NONFINITE
     assert_equal_runs(go(checkpoint=tmp_path / "run", checkpoint_every=0), whole)
     for path in Folder(tmp_path / "run").checkpoints():
-        tensors, about = checkpoint.decode(path.read_bytes())
-        assert all(np.isfinite(x).all() for x in tensors.values())
-    assert about["status"] in ("NONFINITE", None)
+        groups, facts = checkpoint.load(path)
+        assert all(np.isfinite(x).all() for arrays in groups.values() for x in arrays.values())
+    assert facts["status"] in ("NONFINITE", None)
     assert_equal_runs(go(checkpoint=tmp_path / "run", resume=True), whole)
     bad = go(40.0, checkpoint=tmp_path / "bad")
     assert bad.status is nx.Status.NONFINITE
@@ -550,32 +560,40 @@ HOSTILE = {
     "step": "12",
     "status": "FINE",
     "message": None,
-    "columns": {"value": ""},
-    "format": 0,
     "fingerprint": [],
-    "kinds": {"carry.w": "key none"},
+    "made with": None,
 }
 
 
-@pytest.mark.parametrize("field", [*HOSTILE, "tensor", "shape", "bits", "no columns"])
+@pytest.mark.parametrize("field", [*HOSTILE, "tensor", "shape", "lost", "no columns", "no records"])
 def test_a_checkpoint_of_anybodys_making_is_one_sentence(begun, tmp_path, field):
-    """Its checksums and its fingerprint are right, and what it says is not."""
-    found = Folder(begun).load()
-    tensors, about = dict(found.tensors), dict(found.about)
+    """Its checksum and its fingerprint are right, and what it says is not."""
+    groups, facts = Folder(begun).load()
     if field == "tensor":
-        del tensors["carry.w"]
+        del groups["carry"]["carry.w"]
     elif field == "shape":
-        tensors["carry.w"] = np.zeros(3)
-    elif field == "bits":
-        about["kinds"] = {"carry.w": "bits nonsense"}
+        groups["carry"]["carry.w"] = np.zeros(3)
+    elif field == "lost":
+        groups["lanes"]["finite"] = np.asarray(False)
     elif field == "no columns":
-        about["columns"] = {}
+        groups["records"] = {"step": groups["records"]["step"]}
+    elif field == "no records":
+        del groups["records"]
     else:
-        about[field] = HOSTILE[field]
-    Folder(tmp_path).save(tensors, about, found.records)
-    with pytest.raises(nx.SettingError, match=r"does not fit its own|another version of nestax") as told:
+        facts[field] = HOSTILE[field]
+    Folder(tmp_path).save(groups, facts)
+    with pytest.raises(nx.SettingError, match="does not fit its own") as told:
         run(small(), optimizer=optax.sgd(0.1), steps=20, checkpoint=tmp_path, resume=True)
     assert "\n" not in str(told.value)
+
+
+def test_a_folder_of_another_version_is_refused_in_one_sentence(begun, tmp_path, monkeypatch):
+    groups, facts = Folder(begun).load()
+    monkeypatch.setattr(checkpoint, "FORMAT", "5")
+    Folder(tmp_path).save(groups, facts)
+    monkeypatch.undo()
+    with pytest.raises(nx.SettingError, match="was written by another version of nestax: use that"):
+        run(small(), optimizer=optax.sgd(0.1), steps=20, checkpoint=tmp_path, resume=True)
 
 
 # Signals

@@ -7,7 +7,7 @@ import time
 import pytest
 from tests.support.processes import Processes
 
-from nestax.checkpoints.files import Folder
+from nestax.checkpoints.folder import Folder
 
 NEEDS_ORBAX = "needs Orbax"
 TWO = ["checkpoint-00000003.safetensors", "checkpoint-00000003.shards"]
@@ -67,7 +67,7 @@ def test_a_process_killed_while_pieces_are_written_leaves_a_run_that_goes_on(num
     assert ended[number].code == -signal.SIGKILL
     assert ended[1 - number].code != 0
     assert "ended" in ended[1 - number].words or "died" in ended[1 - number].words
-    step = Folder(tmp_path / "kept").load().about["step"]
+    step = Folder(tmp_path / "kept").load().facts["step"]
     for process in Processes("ended", count=2, folder=tmp_path, REACH=str(step + 1_000)).wait():
         assert process.code == 0, process.words
         assert process.out["resumed"] == process.out["whole"]

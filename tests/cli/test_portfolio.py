@@ -171,7 +171,7 @@ def test_the_learning_rate_is_that_of_the_scikit_learn_estimator(file):
         assert "learning rates" not in done.stderr
         return json.loads(done.stdout)["lr"]
 
-    assert typed("smvr") == pytest.approx(min(exact.noisy_learning_rate(w, 16) for w in points))
+    assert typed("smvr") == pytest.approx(min(exact.learning_rate(w, 16, fading=False) for w in points))
     assert typed("SnapshotSMVR") == pytest.approx(min(exact.learning_rate(w, 16) for w in points))
     assert typed("smvr") < typed("SnapshotSMVR")
     assert typed("nlasg") is None

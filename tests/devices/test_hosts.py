@@ -29,7 +29,7 @@ def test_inside_of_a_run_it_is_told_where_the_run_is(monkeypatch):
     monkeypatch.setattr(multihost_utils, "process_allgather", gone)
     with (
         pytest.raises(ProcessLostError, match=f"^{SENTENCE}: kept holds step 3[.]$"),
-        hosts().together(lambda: ": kept holds step 3"),
+        hosts().together(lambda: "kept holds step 3"),
     ):
         hosts().any(True)
 

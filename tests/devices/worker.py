@@ -22,13 +22,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.sharding import NamedSharding, PartitionSpec
+from tests.support.asked import asked
 
 import nestax as nx
 from nestax.checkpoints import sharded
 from nestax.devices.hosts import ProcessLostError, gathered
-from nestax.devices.spread import spread_over
+from nestax.devices.mesh import sharded_over
 from nestax.loop import chunks
-from nestax.run.prepare import as_method, prepare
+from nestax.run.prepare import Budget, as_method, prepare
 from nestax.streams import feed
 
 SHORT = {"batch_size": 2, "record_every": 10}
@@ -53,12 +54,12 @@ def in_lanes(method=nx.SMVR, steps=40, **more):
         settings=nx.grid(beta=[0.1, 0.5], lr=[0.1, 0.2]),
         seeds=2,
         steps=steps,
-        **SHORT | more,
+        **asked(**SHORT | more),
     )
 
 
 def in_rows(method, steps=40, **more):
-    return nx.minimize(problem(), method, optax.sgd(0.1), steps=steps, **SHORT | more)
+    return nx.minimize(problem(), method, optax.sgd(0.1), steps=steps, **asked(**SHORT | more))
 
 
 def blocks_problem(count=16):
@@ -72,7 +73,7 @@ def blocks_problem(count=16):
 
 def in_blocks(method, steps=20, **more):
     more = {"shard": "blocks", "record": ("value", "exact_value")} | more
-    return nx.minimize(blocks_problem(), method, optax.sgd(0.05), steps=steps, **SHORT | more)
+    return nx.minimize(blocks_problem(), method, optax.sgd(0.05), steps=steps, **asked(**SHORT | more))
 
 
 BLOCKS = {
@@ -143,10 +144,10 @@ def gather(folder):
 
 def program_of(chain, estimator, shard):
     """Entries of the largest array that two devices gather, bytes that one takes, and of its carry."""
-    spread = spread_over(2, shard, (shard,))
+    sharded = sharded_over(2, shard, (shard,))
     method = as_method(chain, estimator, optax.sgd(0.1))
-    sizes = {"steps": 100, "batch_size": 2}
-    run = prepare(chain, method, key=jax.random.key(0), spread=spread, **sizes)
+    budget = Budget(steps=100, batch_size=2)
+    run = prepare(chain, method, budget, jax.random.key(0), sharded=sharded)
     whole = run.compiled
     args = (
         jax.tree.leaves(whole.run),
@@ -170,7 +171,7 @@ def in_pieces(w0=None, **more):
     w0 = w0 or {"a": jnp.ones((4, 3)) / 9, "b": jnp.ones(4) / 9}
     level = nx.Level(lambda w, x: jnp.tanh(w["a"] @ x) @ w["b"] + x[0], data=rows)
     network = nx.Problem([level, nx.Level(jnp.exp, name="outer")], w0=w0)
-    return nx.minimize(network, nx.SMVR(beta=0.1), optax.adam(0.1), steps=20, **SHORT | more)
+    return nx.minimize(network, nx.SMVR(beta=0.1), optax.adam(0.1), steps=20, **asked(**SHORT | more))
 
 
 def places(folder):
@@ -201,8 +202,8 @@ def same_interval():
 
 def pieces_of_ones():
     """The first weights, in pieces that the user has chosen."""
-    spread = spread_over(2, "model", ("model",))
-    cut = NamedSharding(spread.mesh, PartitionSpec("model"))
+    sharded = sharded_over(2, "model", ("model",))
+    cut = NamedSharding(sharded.mesh, PartitionSpec("model"))
     return {"a": jax.device_put(np.ones((4, 3)) / 9, cut), "b": jax.device_put(np.ones(4) / 9, cut)}
 
 
@@ -402,7 +403,7 @@ def in_turns(data, steps=40, **more):
     rows = data if isinstance(data, nx.Stream) else nx.Stream(data, batches=hasattr(data, "next"))
     chain = problem().with_data(mean=rows, variance=rows)
     more = SHORT | {"batch_size": 3, "mesh": len(jax.devices()) if several else None} | more
-    return nx.minimize(chain, nx.SMVR(beta=0.1), optax.sgd(0.1), steps=steps, **more)
+    return nx.minimize(chain, nx.SMVR(beta=0.1), optax.sgd(0.1), steps=steps, **asked(**more))
 
 
 def streams(folder):
@@ -450,14 +451,14 @@ def more_streams(folder):
         settings=nx.grid(beta=[0.1, 0.3, 0.5, 0.9]),
         seeds=1,
         steps=40,
-        mesh=count or 1,
+        devices=count or 1,
         **SHORT,
     )
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         in_turns(iter(rows_of_streams(511)), steps=2)
     try:
-        nx.evaluate(problem().with_data(mean=lanes, variance=lanes), np.ones(3) / 3, mesh=count)
+        nx.evaluate(problem().with_data(mean=lanes, variance=lanes), np.ones(3) / 3, devices=count)
         refused = ""
     except nx.ProblemError as error:
         refused = str(error)
@@ -495,7 +496,7 @@ def wrong(folder):
     """Data that differ between the processes."""
     del folder
     rows = nx.datasets.synthetic_returns(64, 3, seed=jax.process_index())
-    nx.minimize(nx.problems.mean_deviation(rows), nx.SMVR(beta=0.1), optax.sgd(0.1), steps=10, mesh=2)
+    nx.minimize(nx.problems.mean_deviation(rows), nx.SMVR(beta=0.1), optax.sgd(0.1), steps=10, devices=2)
 
 
 def failing(folder):

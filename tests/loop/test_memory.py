@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from tests.support.asked import asked
 
 import nestax as nx
 from nestax.loop import chunks as drive
@@ -38,7 +39,9 @@ def memory(monkeypatch):
 
 def run(problem, lr=0.1, **options):
     method = nx.PerBlock(nx.SCSC(0.5))
-    return nx.minimize(problem, method, optax.sgd(lr), steps=20, batch_size=2, record_every=5, **options)
+    return nx.minimize(
+        problem, method, optax.sgd(lr), steps=20, batch_size=2, record_every=5, **asked(**options)
+    )
 
 
 def size_of():
@@ -121,7 +124,7 @@ def free(monkeypatch):
 
 def descend(chain, estimator=None, **options):
     options = {"steps": 10, "batch_size": 8, "init_batch_size": 8} | options
-    return nx.minimize(chain, estimator or nx.Plain(), optax.sgd(0.01), **options)
+    return nx.minimize(chain, estimator or nx.Plain(), optax.sgd(0.01), **asked(**options))
 
 
 def test_batches_that_fit_are_whole(chain, free, capsys):

@@ -5,7 +5,7 @@ import numpy as np
 import optax
 
 import nestax as nx
-from nestax.run.prepare import as_method, prepare
+from nestax.run.prepare import Budget, as_method, prepare
 
 ROWS = np.random.default_rng(0).normal(size=(30, 3))
 
@@ -16,7 +16,7 @@ def compiled(estimator):
         w0=np.ones(3),
     )
     method = as_method(problem, estimator, optax.sgd(0.1))
-    return prepare(problem, method, key=jax.random.key(0), steps=7, batch_size=2).compiled
+    return prepare(problem, method, Budget(steps=7, batch_size=2), jax.random.key(0)).compiled
 
 
 def test_equal_leaves_are_carried_once():

@@ -4,10 +4,11 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from tests.support.asked import asked
 
 import nestax as nx
 from nestax.loop import chunks as drive
-from nestax.run.follow import Rules, Watch
+from nestax.run.record import Book
 
 ROWS = nx.datasets.synthetic_returns(300, 5)
 
@@ -19,7 +20,7 @@ def problem():
 
 def run(problem, **changes):
     settings = {"steps": 60, "batch_size": 2, "record_every": 3, "seed": 3} | changes
-    return nx.minimize(problem, nx.SMVR(beta=0.3), optax.adam(0.01), **settings)
+    return nx.minimize(problem, nx.SMVR(beta=0.3), optax.adam(0.01), **asked(**settings))
 
 
 def same(one, other):
@@ -239,7 +240,7 @@ def test_patience_watches_what_is_held_out():
         optax.sgd(0.02),
         steps=200,
         record_every=2,
-        patience=4,
+        stop=nx.stop.Patience(4),
         callback=lambda record: values.append(record["held_out"]),
     )
     best = int(np.argmin(values))
@@ -257,7 +258,7 @@ def test_held_out_rows_are_part_of_a_checkpoint(tmp_path):
         kept = {} if folder is None else {"checkpoint": folder, "resume": True}
         watched = problem.replace(metrics={"held_out": test.value})
         settings = {"steps": 200, "record_every": 2, "patience": 4} | changes
-        return nx.minimize(watched, nx.Plain(), optax.sgd(0.02), **kept, **settings)
+        return nx.minimize(watched, nx.Plain(), optax.sgd(0.02), **asked(**kept, **settings))
 
     go(tmp_path, callback=lambda record: record["step"] == 20)
     with pytest.raises(nx.SettingError, match="another"):
@@ -279,8 +280,46 @@ def test_patience_takes_no_longer_for_many_records():
             looked.append(1)
             return float(self) < other
 
-    watch = Watch(Rules(patience=10**9, monitor="value"), None)  # pyright: ignore[reportArgumentType]
+    book = Book(None, [], True)  # pyright: ignore[reportArgumentType]
     for step in range(4_000):
-        watch.note({"step": step, "value": Counted(-step)})
+        book.rows.append({"step": step, "value": Counted(-step)})
+        assert book.least("value") == (step, 0)
     assert len(looked) == 4_000
-    assert watch.best_step == 3_999
+
+
+class Failures(nx.stop.Rule):
+    """Ends a run after so many records that were no better than the one before."""
+
+    def __init__(self, most):
+        self.most = most
+
+    @property
+    def columns(self):
+        return ("grad_norm",)
+
+    def __call__(self, record):
+        column = record.records["grad_norm"]
+        failures = int((np.diff(column) >= 0).sum())
+        return f"{failures} failures." if failures >= self.most else None
+
+
+def test_a_rule_of_ones_own_says_what_it_looks_at_and_why_it_ended(problem):
+    result = run(problem, stop=[nx.stop.Seconds(600), Failures(2)], record=["value"])
+    failures = np.diff(result.records["grad_norm"]) >= 0
+    assert failures.sum() == 2
+    assert failures[-1]
+    assert result.message == "2 failures."
+    assert result.status is nx.Status.SUCCESS
+
+
+def test_a_function_of_a_record_is_a_rule(problem):
+    def late(record):
+        return record["step"] >= 9
+
+    assert run(problem, stop=late).message == "Stopped by late."
+    assert run(problem, stop=[late]).carry.step == 9
+    seen = []
+    told = run(problem, stop=lambda record: seen.append(record["step"]) or "Enough.")
+    assert (told.message, told.carry.step, seen) == ("Enough.", 3, [3])  # not asked at the start
+    with pytest.raises(nx.SettingError, match="a stop returns True to stop the run"):
+        run(problem, stop=lambda record: 3)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from tests.support.asked import asked
 
 import nestax as nx
 from nestax.loop import chunks as drive
@@ -20,7 +21,7 @@ def problem():
 def run(problem, estimator=None, steps=60, **changes):
     settings = {"batch_size": 2, "record_every": 10, "seed": 3} | changes
     return nx.minimize(
-        problem, estimator or nx.SMVR(beta=0.3), optax.adam(0.01), steps=steps, **settings
+        problem, estimator or nx.SMVR(beta=0.3), optax.adam(0.01), steps=steps, **asked(**settings)
     )
 
 

@@ -10,7 +10,7 @@ from tests.support.compiled import steps_memory
 import nestax as nx
 from nestax.loop import chunks
 from nestax.programs import TRACES
-from nestax.run.prepare import prepare
+from nestax.run.prepare import Budget, prepare
 from nestax.run.sweep import Built
 
 
@@ -143,11 +143,8 @@ def test_temporary_memory_at_420_lanes_is_below_data_and_carries():
     compiled = prepare(
         problem,
         nx.Method(nx.SMVR(beta=0.1), optax.sgd(0.1)),
-        key=jax.vmap(jax.random.key)(np.arange(20)),
-        steps=200,
-        batch_size=1,
-        record_every=200,
-        record=["value", "exact_value", "grad_norm"],
+        Budget(steps=200, batch_size=1, record_every=200, record=["value", "exact_value", "grad_norm"]),
+        jax.vmap(jax.random.key)(np.arange(20)),
         grid=(Built(smvr), {name: jax.numpy.asarray(v) for name, v in settings.items()}),
     ).compiled
     size = lambda tree: sum(x.nbytes for x in jax.tree.leaves(tree))

@@ -250,7 +250,7 @@ def test_learning_rates_of_methods(monkeypatch):
     known, w = nx.problems.exact_portfolio(rows, delta=1e-8), np.full(5, 0.2)
     np.testing.assert_allclose(rate(), known.learning_rate(w, 16))
     np.testing.assert_allclose(rate(method="exact"), known.learning_rate(w, 16))
-    np.testing.assert_allclose(rate(method="smvr"), known.noisy_learning_rate(w, 16))
+    np.testing.assert_allclose(rate(method="smvr"), known.learning_rate(w, 16, fading=False))
     assert rate(method="smvr") < rate(method="exact")
     assert rate(method=nx.SMVR(lr=0.25)) == 0.25
     assert rate(method=nx.SMVR(lr=0.25), learning_rate=0.5) == 0.5

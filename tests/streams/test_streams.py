@@ -15,9 +15,10 @@ import optax
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.support.asked import asked
 
 import nestax as nx
-from nestax.checkpoints.files import Folder
+from nestax.checkpoints.folder import Folder
 from nestax.loop import chunks as drive
 from nestax.programs import TRACES
 from nestax.streams import feed as feeding
@@ -96,7 +97,7 @@ def problem(data):
 def run(data, steps=STEPS, **changes):
     settings = {"batch_size": BATCH, "init_batch_size": FIRST, "record_every": 5} | changes
     method = settings.pop("method", nx.Plain())
-    return nx.minimize(problem(data), method, optax.sgd(RATE), steps=steps, **settings)
+    return nx.minimize(problem(data), method, optax.sgd(RATE), steps=steps, **asked(**settings))
 
 
 def by_hand(steps=STEPS):
@@ -272,10 +273,10 @@ def test_another_stream_is_refused_and_so_is_a_place_of_anybodys_making(place, t
         run(nx.Stream(ROWS + 1e-9), resume=True, **kept)
     found = Folder(tmp_path / "a").load()
     for number, places in enumerate((None, [], [{"row": 3}], [{"row": 34, "item": "x"}], [7])):
-        about = found.about | {"stream": places}
+        facts = found.facts | {"stream": places}
         folder = tmp_path / f"hostile {number}"
         folder.mkdir()
-        Folder(folder).save(found.tensors, about, found.records)
+        Folder(folder).save(found.groups, facts)
         with pytest.raises(nx.SettingError, match="does not fit its own fingerprint"):
             run(nx.Stream(ROWS), checkpoint=folder, resume=True)
     kept = {"checkpoint": tmp_path / "b", "checkpoint_every": 0}
@@ -351,7 +352,7 @@ def test_a_start_without_rows_ends_with_a_sentence_when_the_time_is_over():
         over.wait(30)
 
     begin = time.perf_counter()
-    with pytest.raises(nx.SettingError, match="seconds of the run its streams did not give the rows"):
+    with pytest.raises(nx.SettingError, match=r"seconds\. Until then its streams did not give"):
         run(nx.Stream(waiting()), seconds=0.5)
     assert time.perf_counter() - begin < 20
     threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM)).start()
@@ -663,7 +664,7 @@ def test_shares_of_processes_joined_are_all_rows_in_their_order(processes, own):
             rows = local * processes + number if own else local
             joined[number * held : number * held + many] = rows
             assert [first + share.offset(first, count, k) for k in range(many)] == rows.tolist()
-        index = Share(0, processes, own).places(first, count, held)
+        index = Share(0, processes, own).indices(first, count, held)
         assert joined[index].tolist() == list(range(first, first + count))
 
 

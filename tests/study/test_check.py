@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import nestax as nx
-from nestax.study.check import _about_bias
+from nestax.study.check.memory import _about_bias
 
 ROWS = np.random.default_rng(0).normal(1.0, 0.3, size=(300, 3))
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 import nestax as nx
-from nestax.study.feasible import doubts_about_projection
+from nestax.study.check.feasible import doubts_about_projection
 
 P = nx.projections
 W = jnp.full(6, 1 / 6)

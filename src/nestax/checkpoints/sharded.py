@@ -10,7 +10,7 @@ import importlib.util
 import json
 import math
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from nestax.checkpoints.files import DamagedError
 from nestax.devices.hosts import Hosts
 from nestax.errors import SettingError
 from nestax.loop.chunks import Compiled
@@ -27,16 +28,15 @@ from nestax.loop.chunks import Compiled
 GATHERED_BYTES = 2**26
 ENDING = ".shards"
 READERS = 8
-#: Bytes of a digest.
-DIGEST = 32
+DIGEST_BYTES = 32
 
 
 def in_pieces(compiled: Compiled, hosts: Hosts) -> list[str]:
-    """Which of the arrays that are carried every process writes for itself; none if they are small."""
+    """Lists the arrays of the carry that every process writes for itself; none if they are small."""
     names = []
     size = 0
     for (name, (shape, dtype)), place in zip(
-        compiled.carried().items(), compiled.places or (), strict=False
+        compiled.carried().items(), compiled.shardings or (), strict=False
     ):
         if not place.is_fully_replicated and not dtype.startswith("key"):
             names.append(name)
@@ -55,10 +55,10 @@ def in_pieces(compiled: Compiled, hosts: Hosts) -> list[str]:
 
 
 def path_for_all(path: Path, hosts: Hosts) -> Path:
-    """The folder of the first process; refused if others do not see what lies there."""
+    """Returns the folder of the first process; refuses one whose files other processes do not see."""
     path = Path(hosts.sent(str(path.absolute()).encode()).decode())
-    seen = lambda: sorted(p.name for p in path.iterdir()) if path.is_dir() else []
-    if hosts.any(json.loads(hosts.sent(json.dumps(seen()).encode())) != seen()):
+    names = sorted(p.name for p in path.iterdir()) if path.is_dir() else []
+    if hosts.any(json.loads(hosts.sent(json.dumps(names).encode())) != names):
         raise SettingError(
             f"{path} is not the same folder for all processes, and each writes its share of the state "
             "there: choose one on a disk that they share."
@@ -67,72 +67,74 @@ def path_for_all(path: Path, hosts: Hosts) -> Path:
 
 
 def name_of(number: int) -> str:
-    """The folder of the pieces of a checkpoint."""
+    """Returns what the folder of the pieces of a checkpoint is called."""
     return f"checkpoint-{number:08}{ENDING}"
 
 
-def save(path: Path, arrays: Iterable[jax.Array], hosts: Hosts) -> dict[str, str]:
-    """Writes pieces into a folder of their own, all processes together; the SHA-256 of its files.
+def save(path: Path, arrays: Mapping[str, jax.Array], hosts: Hosts) -> dict[str, Any]:
+    """Writes pieces into a folder of their own, all processes together.
 
-    An OSError where that was not possible: in this process alone, or in all.
+    Returns what the checkpoint is to hold: the names of the arrays, and SHA-256 of every file. Raises an
+    OSError where that was not possible: in this process alone, or in all.
     """
-    here, count = (jax.process_index(), jax.process_count()) if hosts.many else (0, 1)
+    process, count = (jax.process_index(), jax.process_count()) if hosts.many else (0, 1)
     try:
         with _checkpointer() as checkpointer:
-            checkpointer.save(path, _numbered(arrays), force=True)
-        names = sorted(str(p.relative_to(path)) for p in path.rglob("*") if p.is_file())
-        own = _digests(path / name for name in names[here::count])
+            checkpointer.save(path, _numbered(arrays.values()), force=True)
+        files = sorted(str(p.relative_to(path)) for p in path.rglob("*") if p.is_file())
+        share = _digests(path / file for file in files[process::count])
     except Exception as error:  # Orbax hands on those of everything that it stands on
         raise OSError(str(error).strip().partition("\n")[0].rstrip(".")) from error
-    digests = np.zeros((len(names), DIGEST), np.uint8)
-    digests[here::count] = np.frombuffer(b"".join(own), np.uint8).reshape(-1, DIGEST)
-    whole = np.bitwise_or.reduce(hosts.told(digests))
-    return {name: digest.tobytes().hex() for name, digest in zip(names, whole, strict=True)}
+    digests = np.zeros((len(files), DIGEST_BYTES), np.uint8)
+    digests[process::count] = np.frombuffer(b"".join(share), np.uint8).reshape(-1, DIGEST_BYTES)
+    digests = np.bitwise_or.reduce(hosts.told(digests))
+    hexes = {file: digest.tobytes().hex() for file, digest in zip(files, digests, strict=True)}
+    return {"names": list(arrays), "files": hexes}
 
 
-def load(path: Path, structs: Iterable[jax.ShapeDtypeStruct]) -> list[jax.Array]:
-    """The pieces of arrays that every process needs, at the places that ``structs`` say."""
-    wanted = _numbered(structs)
+def load(path: Path, structs: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, jax.Array]:
+    """Reads the pieces of arrays that every process needs, with the shardings that ``structs`` have."""
+    numbered = _numbered(structs.values())
     with _checkpointer() as checkpointer:
-        found = checkpointer.restore(path, wanted)
-    return [found[name] for name in wanted]
+        arrays = checkpointer.restore(path, numbered)
+    return dict(zip(structs, map(arrays.get, numbered), strict=True))
 
 
-def damage(folder: Path, about: dict[str, Any]) -> str | None:
-    """What is not as it was written with the checkpoint that says this about its pieces."""
+def verify(path: Path, pieces: Any) -> None:
+    """Raises a ``DamagedError`` unless the files are those that a checkpoint was written with."""
+    if pieces is None:
+        return
     try:
-        path = folder / about["folder"]
-        digests = about["files"]
-        found = _digests(path / name for name in digests)
-        bad = [
-            name for name, digest in zip(digests, found, strict=True) if digest.hex() != digests[name]
-        ]
+        digests = pieces["files"]
+        now = _digests(path / file for file in digests)
     except OSError as error:
-        return f"its pieces cannot be read: {error.strerror}"
+        raise DamagedError(f"its pieces cannot be read: {error.strerror}") from None
     except (KeyError, TypeError):
-        return "its header lacks what a checkpoint holds"
-    return f"its piece {bad[0]} is damaged" if bad else None
+        raise DamagedError("its header lacks what a checkpoint holds") from None
+    for file, digest in zip(digests, now, strict=True):
+        if digest.hex() != digests[file]:
+            raise DamagedError(f"its piece {file} is damaged")
 
 
-def remove_others(folder: Path, kept: Iterable[str]) -> None:
-    """Pieces that belong to no checkpoint, because it is gone or was never complete."""
-    kept = set(kept)
+def remove_others(folder: Path, checkpoints: Iterable[str]) -> None:
+    """Removes pieces whose checkpoint is gone or was never complete."""
+    kept = set(checkpoints)
     for path in folder.glob(f"checkpoint-*{ENDING}*"):
         if path.name.partition(".")[0] not in kept:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _numbered(things: Iterable[Any]) -> dict[str, Any]:
-    return {f"{k:06}": x for k, x in enumerate(things)}
+def _numbered(arrays: Iterable[Any]) -> dict[str, Any]:
+    return {f"{k:06}": x for k, x in enumerate(arrays)}
 
 
 def _digests(paths: Iterable[Path]) -> list[bytes]:
-    def one(path: Path) -> bytes:
+    def digest(path: Path) -> bytes:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").digest()
 
     with ThreadPoolExecutor(READERS) as pool:
-        return list(pool.map(one, paths))
+        return list(pool.map(digest, paths))
 
 
 def _checkpointer() -> Any:

@@ -134,11 +134,10 @@ class Look:
     def accuracies(self) -> Accuracies:
         new = self.new
         classes = by_label(new.y, new.y, self.predicted)
-        mean = lambda name: float(np.mean([row[name] for row in classes.values()]))
-        over_all = {
-            "balanced": {name: mean(name) for name in self.predicted},
-            "rows": {name: float(np.mean(words == new.y)) for name, words in self.predicted.items()},
-        }
+        over_all: dict[str, dict[str, float]] = {"balanced": {}, "rows": {}}
+        for name, labels in self.predicted.items():
+            over_all["balanced"][name] = float(np.mean([row[name] for row in classes.values()]))
+            over_all["rows"][name] = float(np.mean(labels == new.y))
         groups = {} if new.groups is None else {"group": by_label(new.groups, new.y, self.predicted)}
         return {"class": classes, **groups, "all": over_all}
 
@@ -190,7 +189,7 @@ def load(options: Classify) -> list[tuple[Examples, Examples]]:
 
 
 def _split(train: str, where: str, rows: Examples, share: float, seed: int) -> tuple[Examples, Examples]:
-    """A share of every class is held out."""
+    """Holds out a share of every class."""
     names, first, counts = np.unique(rows.y, return_index=True, return_counts=True)
     lonely = np.flatnonzero(counts == 1)
     if len(lonely):
@@ -211,7 +210,7 @@ def _split(train: str, where: str, rows: Examples, share: float, seed: int) -> t
 
 
 def fit_all(rows: Examples, **settings: Any) -> dict[str, Any]:
-    """The tilted classifier, and logistic regression without and with class weights."""
+    """Fits the tilted classifier, and logistic regression without and with class weights."""
     from nestax.sklearn import TiltedClassifier  # first, for it says what to install
 
     tilted = TiltedClassifier(**settings)
@@ -220,31 +219,27 @@ def fit_all(rows: Examples, **settings: Any) -> dict[str, Any]:
     from sklearn.preprocessing import StandardScaler
 
     # Within a group that mixes classes a negative tilt would take a rare one for wrong labels.
-    pairs = rows.y if rows.groups is None else _pairs(rows)
+    pairs = rows.y
+    if rows.groups is not None:
+        pairs = np.array([f"{group!s} × {y!s}" for group, y in zip(rows.groups, rows.y, strict=True)])
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         tilted.fit(rows.X, rows.y, groups=pairs)
     for sentence in (str(warning.message) for warning in caught):
         note(f"{sentence[:1].upper()}{sentence[1:]}")
-    plain = lambda weight: make_pipeline(
-        StandardScaler(), LogisticRegression(max_iter=1_000, class_weight=weight)
-    )
-    others = {PLAIN: plain(None), WEIGHTED: plain("balanced")}
-    return {TILTED: tilted, **{name: model.fit(rows.X, rows.y) for name, model in others.items()}}
-
-
-def _pairs(rows: Examples) -> np.ndarray:
-    """A label for every pair of group and class."""
-    assert rows.groups is not None
-    return np.array([f"{group!s} × {label!s}" for group, label in zip(rows.groups, rows.y, strict=True)])
+    models: dict[str, Any] = {TILTED: tilted}
+    for name, weight in ((PLAIN, None), (WEIGHTED, "balanced")):
+        logistic = LogisticRegression(max_iter=1_000, class_weight=weight)
+        models[name] = make_pipeline(StandardScaler(), logistic).fit(rows.X, rows.y)
+    return models
 
 
 def by_label(
     labels: np.ndarray, y: np.ndarray, predicted: dict[str, Any]
 ) -> dict[str, dict[str, float]]:
-    """The share of rows of every label that each classifier has right; common labels first."""
+    """Returns the share of rows of every label that each classifier has right; common labels first."""
     names, counts = np.unique(labels, return_counts=True)
-    right = {name: words == y for name, words in predicted.items()}
+    right = {name: predictions == y for name, predictions in predicted.items()}
     return {
         str(label): {name: float(hits[labels == label].mean()) for name, hits in right.items()}
         for label in names[np.argsort(-counts, kind="stable")]
@@ -305,10 +300,10 @@ def _table(kind: str, shares: dict[str, dict[str, str]], known: Examples, new: E
 
 
 def _totals(shares: dict[str, dict[str, str]]) -> Table:
-    words = {"balanced": "mean over classes (balanced accuracy)", "rows": "all rows"}
+    names = {"balanced": "mean over classes (balanced accuracy)", "rows": "all rows"}
     return Table(
         ["accuracy", *shares["rows"]],
-        [[words[label], *row.values()] for label, row in shares.items()],
+        [[names[label], *row.values()] for label, row in shares.items()],
     )
 
 

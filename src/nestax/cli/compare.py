@@ -36,9 +36,8 @@ def run(options: Compare) -> Outcome:
         seeds=options.seeds,
         tune_seeds=options.tune_seeds,
         batch_size=options.batch_size,
-        mesh=options.devices,
-        checkpoint=options.checkpoint,
-        resume=options.resume,
+        devices=options.devices,
+        checkpoint=options.kept,
     )
     return describe(
         result,
@@ -114,7 +113,7 @@ def _shown(table: Table) -> Table:
 
 
 def columns(result: Comparison) -> dict[str, np.ndarray]:
-    """Every record of every reported run, one below the other."""
+    """Returns every record of every reported run, one below the other."""
     parts: dict[str, list[np.ndarray]] = {}
     for name, run in result.runs.items():
         lanes = {key: c[0] for key, c in run.records.items() if c.ndim == 3}

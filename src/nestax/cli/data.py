@@ -6,7 +6,6 @@ from typing import Any
 import typer
 
 import nestax.datasets as datasets
-from nestax.table import Table
 
 #: What fits on a screen; ``--json`` prints everything.
 SHORT = ("name", "rows", "columns", "local copy", "terms")
@@ -18,10 +17,4 @@ def list_data(as_json: bool) -> None:
         rows = [dict(zip(everything.columns, row, strict=True)) for row in everything.rows]
         typer.echo(json.dumps(rows, ensure_ascii=False))
         return
-    places = [everything.columns.index(column) for column in SHORT]
-    typer.echo(Table(list(SHORT), [[row[k] for k in places] for row in everything.rows]))
-
-
-def fetch_data(name: str) -> None:
-    for path in datasets.fetch(name):
-        typer.echo(path)
+    typer.echo(everything.only(SHORT))

@@ -55,15 +55,15 @@ def run(options: Demo) -> Outcome:
 
 def _with_weights(outcome: Outcome, table: Returns, best: np.ndarray, runs: Sweep) -> Outcome:
     """Adds the weights that were found, beside the exact optimum."""
-    found = 100 * np.asarray(runs.w)[0]
-    mean = found.mean(axis=0)
-    std = found.std(axis=0)
+    weights_found = 100 * np.asarray(runs.w)[0]
+    mean = weights_found.mean(axis=0)
+    std = weights_found.std(axis=0)
     rows = [
         [table.assets[k], f"{mean[k]:.2f}", f"{std[k]:.2f}", f"{100 * best[k]:.2f}"]
         for k in np.argsort(-mean, kind="stable")
     ]
     weights = Table(["asset", "found", "±", "exact"], rows)
-    caption = f"Weights in percent that SnapshotSMVR found, mean ± std of {len(found)} runs"
+    caption = f"Weights in percent that SnapshotSMVR found, mean ± std of {len(weights_found)} runs"
 
     def draw() -> list[tuple[str, str, Any]]:
         return [*outcome.draw(), ("weights", f"{caption}.", plot_weights(table.assets, mean / 100))]

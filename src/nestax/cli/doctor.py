@@ -34,24 +34,28 @@ OF_COMMANDS = ("plot", "sklearn", "data")
 def examine(as_json: bool) -> None:
     """Prints what was found, and a warning for whatever is slow or missing."""
     kept = speed_up()  # before anything starts JAX
-    found = environment()
+    facts_found = environment()
     missing = {
         extra: lack
         for extra, (packages, lack) in EXTRAS.items()
         if not all(importlib.util.find_spec(name) for name in packages)
     }
+    compiled_once = "no: NESTAX_COMPILED is empty, or no folder can be written to"
+    if kept is not None:  # a program is compiled to see
+        compiled_once = "yes, it works" if keeps_programs(kept) else f"no: {kept} gets no files"
+    small_loops = SMALL_LOOPS in os.environ.get("XLA_FLAGS", "")
     facts = {
-        **{key: value for key, value in found.items() if key != "made"},
+        **{key: value for key, value in facts_found.items() if key != "made"},
         "extras": ", ".join(extra for extra in EXTRAS if extra not in missing) or "none",
         "extras not here": ", ".join(missing) or "none",
         "data folder": _folder(os.environ.get("NESTAX_DATA"), "NESTAX_DATA is not set"),
         "compiled programs": _folder(kept, "they are not kept"),
-        "compiled once": _compiled_once(kept),
-        "small loops": _small_loops(),
+        "compiled once": compiled_once,
+        "small loops": "compiled as one piece" if small_loops else "as XLA has them",
         "cache folder": _folder(fetching.cache(), "no pooch, so no downloads"),
         "data sets": _data_sets(),
     }
-    warnings = _warnings(found, missing)
+    warnings = _warnings(facts_found, missing)
     if as_json:
         typer.echo(json.dumps({**facts, "warnings": warnings}, ensure_ascii=False))
         return
@@ -67,19 +71,6 @@ def _folder(path: str | Path | None, without: str) -> str:
         return f"{path} (does not exist)"
     count = len(list(Path(path).iterdir()))
     return f"{path} ({count} file{'' if count == 1 else 's'})"
-
-
-def _compiled_once(kept: Path | None) -> str:
-    """Whether keeping programs works: one is compiled to see."""
-    if kept is None:
-        return "no: NESTAX_COMPILED is empty, or no folder can be written to"
-    return "yes, it works" if keeps_programs(kept) else f"no: {kept} gets no files"
-
-
-def _small_loops() -> str:
-    return (
-        "compiled as one piece" if SMALL_LOOPS in os.environ.get("XLA_FLAGS", "") else "as XLA has them"
-    )
 
 
 def _data_sets() -> str:

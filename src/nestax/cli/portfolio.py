@@ -21,6 +21,7 @@ from nestax.problems.portfolio.exact import Optimum
 from nestax.run.minimize import minimize
 from nestax.run.result import Result
 from nestax.steps.descent import with_rate
+from nestax.stop import Gap
 from nestax.table import Table
 
 #: A run ends at this gap in percent, or after so many steps if no budget of samples is given.
@@ -58,9 +59,9 @@ def run(options: Portfolio) -> Outcome:
     problem, exact, optimum = prepare(table, options.risk, constraint, bounds)
     if options.lr is None:
         fading = method.refresh_batch == "population"
-        rate = exact.learning_rate if fading else exact.noisy_learning_rate
         points = (np.asarray(problem.w0), optimum.w)
-        method = with_rate(method, problem, min(rate(w, options.batch_size) for w in points))
+        rate = min(exact.learning_rate(w, options.batch_size, fading) for w in points)
+        method = with_rate(method, problem, rate)
     result = minimize(
         problem,
         method,
@@ -68,11 +69,10 @@ def run(options: Portfolio) -> Outcome:
         samples=options.samples,
         batch_size=options.batch_size,
         seed=options.seed,
-        target_gap=TARGET,
+        stop=Gap(TARGET),
         record_every=STEPS // RECORDS if options.samples is None else None,
-        mesh=options.devices,
-        checkpoint=options.checkpoint,
-        resume=options.resume,
+        devices=options.devices,
+        checkpoint=options.kept,
     )
     goal = f"−mean + {options.risk:g}·deviation, constraint {constraint}"
     goal += " from {:g} to {:g}".format(*bounds) if bounds else ""
@@ -92,6 +92,7 @@ def describe(
 ) -> Outcome:
     """Tells what a run has found: weights, figures beside those of equal ones, and the gap."""
     w = np.asarray(result.w)
+    # Steps so long that the projection loses all digits leave weights that add up to anything.
     feasible = abs(float(w.sum()) - 1) < ADDS_UP
     per_year = table.rows_per_year if options.per_year is None else options.per_year
     numbers = measure(table, exact, optimum, result, per_year)
@@ -229,7 +230,7 @@ def measure(
 
 
 def doubt(unit: str | None, equal: dict[str, Any]) -> None:
-    """A note where returns would be usual ones if they were read in the other unit."""
+    """Prints a note where returns would be usual ones if they were read in the other unit."""
     deviation = equal.get("yearly_deviation")
     if unit is None or deviation is None:
         return
@@ -249,11 +250,12 @@ def meaning(numbers: dict[str, Any]) -> str:
     period = "row" if per_year is None else "year"
     worth = max(numbers["gap"], 0.0) * (per_year or 1.0)
     unsure = numbers["deviation"] / np.sqrt(numbers["rows"]) * (per_year or 1.0)
-    words = f"{worth:.2g}" if worth > WORTH_NAMING else f"less than {WORTH_NAMING:.0e}"
+    amount = f"{worth:.2g}" if worth > WORTH_NAMING else f"less than {WORTH_NAMING:.0e}"
     return (
-        f"The gap is what the search has left on the table: {words} percent a {period} of return, after "
-        f"the price of risk. It says nothing about the years to come: from {numbers['rows']:,} rows "
-        f"alone the expected return is known to ± {unsure:.2g} percent a {period} (one standard error)."
+        f"The gap is what the search has left on the table: {amount} percent a {period} of return, "
+        "after the price of risk. It says nothing about the years to come: from "
+        f"{numbers['rows']:,} rows alone the expected return is known to ± {unsure:.2g} percent a "
+        f"{period} (one standard error)."
     )
 
 
@@ -268,8 +270,8 @@ def _beside_equal(numbers: dict[str, Any]) -> tuple[str, Table]:
         )
     equal = numbers["equal_weights"]
     rows = [
-        [words, f"{numbers[name]:.4g}", f"{equal[name]:.4g}"]
-        for name, words in FIGURES.items()
+        [label, f"{numbers[name]:.4g}", f"{equal[name]:.4g}"]
+        for name, label in FIGURES.items()
         if name in equal
     ]
     return caption, Table(["quantity", "found", "equal"], rows)

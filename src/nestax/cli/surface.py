@@ -3,11 +3,14 @@
 import dataclasses
 import enum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from nestax.cli.shell import Group, command, read_config, repeat
+
+if TYPE_CHECKING:
+    from nestax.checkpoints.asked import Checkpoint
 
 #: Below the list of commands.
 EXAMPLES = """Examples:\b
@@ -99,6 +102,18 @@ class Kept(Configured):
         int | None,
         typer.Option(min=1, help="Share the work among so many devices of this machine, GPUs or cores."),
     ] = None
+
+    @property
+    def kept(self) -> "Checkpoint | None":
+        """Where the run is kept, as ``minimize`` is told."""
+        from nestax.checkpoints.asked import Checkpoint
+        from nestax.errors import SettingError
+
+        if self.checkpoint is None:
+            if self.resume:
+                raise SettingError("--resume needs the folder of the run: pass --checkpoint as well.")
+            return None
+        return Checkpoint(self.checkpoint, resume=self.resume)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -274,9 +289,10 @@ def list_sets(json: JsonOption = False) -> None:
 @data.command()
 def fetch(name: Annotated[str, typer.Argument(help="One of `nestax data list`.")]) -> None:
     """Download a data set into the cache, unless it is on this machine; print its files."""
-    from nestax.cli.data import fetch_data
+    import nestax.datasets as datasets
 
-    fetch_data(name)
+    for path in datasets.fetch(name):
+        typer.echo(path)
 
 
 @app.command()
@@ -300,6 +316,6 @@ def methods(
 @app.command()
 def cite(name: Annotated[str, typer.Argument(help="Name of a method, such as NLASG.")]) -> None:
     """Print the BibTeX entry of a method."""
-    from nestax.cli.methods import print_reference
+    from nestax.estimators import registry
 
-    print_reference(name)
+    registry.cite(name)

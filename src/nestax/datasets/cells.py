@@ -36,7 +36,7 @@ class Faults:
         self.found: list[tuple[str, Sequence[str], int, str]] = []
 
     def add(self, what: str, places: Sequence[str] = (), count: int = 0, advice: str = "") -> None:
-        """One fault: a verb and what it is, the first of ``count`` places, and what to do."""
+        """Adds one fault: a verb and what it is, the first of ``count`` places, and what to do."""
         self.found.append((what, places[:SHOWN], count, advice))
 
     def settle(self) -> None:
@@ -44,18 +44,18 @@ class Faults:
         if not self.found:
             return
         shown = SHOWN if len(self.found) == 1 else SHOWN_OF_SEVERAL
-        told = [
+        sentences = [
             f"{what}{few(list(places[:shown]), count)}{advice}"
             for what, places, count, advice in self.found
         ]
-        if len(told) == 1:
-            raise ProblemError(f"{self.path} {told[0]}.")
-        every = "; ".join(f"({k}) it {words}" for k, words in enumerate(told, 1))
-        raise ProblemError(f"{self.path} has {len(told)} faults: {every}.")
+        if len(sentences) == 1:
+            raise ProblemError(f"{self.path} {sentences[0]}.")
+        every = "; ".join(f"({k}) it {sentence}" for k, sentence in enumerate(sentences, 1))
+        raise ProblemError(f"{self.path} has {len(sentences)} faults: {every}.")
 
 
 def cells_of(path: str, data: bytes) -> "Cells":
-    """The cells of what a file holds, by its content and not by its name; at least one row."""
+    """Reads the cells of what a file holds, by its content and not by its name; at least one row."""
     if data.startswith(b"PAR1"):
         return cells_of_parquet(path, data)
     if is_workbook(data):
@@ -78,25 +78,21 @@ class Cells:
     faults: Faults
     word: str = "line"
 
-    def without_first_column(self) -> "Cells":
-        return dataclasses.replace(self, names=self.names[1:], rows=[row[1:] for row in self.rows])
-
     def only(self, rows: np.ndarray) -> "Cells":
-        """Some of the rows."""
+        """Returns some of the rows."""
         return dataclasses.replace(
             self, rows=[self.rows[k] for k in rows], lines=[self.lines[k] for k in rows]
         )
 
     def filled(self) -> "Cells":
-        """The rows without a missing cell."""
-        missing = lambda row: any(cell.strip().lower() in MISSING for cell in row)
-        rows = [k for k, row in enumerate(self.rows) if not missing(row)]
+        """Returns the rows without a missing cell."""
+        rows = [k for k, row in enumerate(self.rows) if not any(map(is_missing, row))]
         if not rows:
             raise ProblemError(f"{self.path} has no row without a missing cell.")
         return self.only(np.array(rows))
 
     def numbers(self, advice: str = "correct the file", fill: str = FILL) -> np.ndarray:
-        """Every cell as float64; NaN where text, or nothing, is a fault.
+        """Returns every cell as float64; NaN where text, or nothing, is a fault.
 
         Args:
             advice, fill: what to do about either.
@@ -105,36 +101,38 @@ class Cells:
         odd = np.isnan(values)
         text = np.zeros_like(odd)
         for i, j in np.argwhere(odd):
-            text[i, j] = self.rows[i][j].strip().lower() not in MISSING
-        words = 2 * text.sum(axis=0) > len(text)
+            text[i, j] = not is_missing(self.rows[i][j])
+        wordy = 2 * text.sum(axis=0) > len(text)
         empty = np.all(odd & ~text, axis=0)
-        if words.any():
-            examples = {int(j): self.rows[int(np.argmax(text[:, j]))][j] for j in np.flatnonzero(words)}
-            self.refuse_columns("holds words instead of numbers in ", words, examples=examples)
-        self.refuse(text & ~words, "text where numbers belong", advice)
+        if wordy.any():
+            examples = {int(j): self.rows[int(np.argmax(text[:, j]))][j] for j in np.flatnonzero(wordy)}
+            self.refuse_columns("holds words instead of numbers in ", wordy, examples=examples)
+        self.refuse(text & ~wordy, "text where numbers belong", advice)
         self.refuse_columns("has no number in ", empty)
-        missing = odd & ~text & ~empty & ~words
+        missing = odd & ~text & ~empty & ~wordy
         self.refuse(missing, "missing cells", fill)
         return values
 
     def refuse(self, wrong: np.ndarray, what: str, advice: str = "correct the file") -> None:
         """Notes where ``wrong`` is true, if anywhere."""
-        found = np.argwhere(wrong)
-        place = lambda i, j: f"{self.word} {self.lines[i]}, column {short(self.names[j])}"
-        places = [f"{place(i, j)} ({short(self.rows[i][j])})" for i, j in found[:SHOWN]]
+        cells = np.argwhere(wrong)
+        places = [
+            f"{self.word} {self.lines[i]}, column {short(self.names[j])} ({short(self.rows[i][j])})"
+            for i, j in cells[:SHOWN]
+        ]
         if places:
-            self.faults.add(f"holds {what} at ", places, len(found), f": {advice}")
+            self.faults.add(f"holds {what} at ", places, len(cells), f": {advice}")
 
     def refuse_columns(
         self, what: str, wrong: np.ndarray, note: str = "", examples: dict[int, str] | None = None
     ) -> None:
         """Notes columns that are of no use, and how to do without them."""
-        found = np.flatnonzero(wrong)
-        example = lambda j: f" (such as {short(examples[j])})" if examples else ""
-        places = [f"column {short(self.names[j])}{example(j)}" for j in found]
+        columns = np.flatnonzero(wrong)
+        such_as = {j: f" (such as {short(text)})" for j, text in (examples or {}).items()}
+        places = [f"column {short(self.names[j])}{such_as.get(int(j), '')}" for j in columns]
         if places:
-            advice = f": {leave_out([self.names[j] for j in found])}{note}"
-            self.faults.add(what, places, len(found), advice)
+            advice = f": {leave_out([self.names[j] for j in columns])}{note}"
+            self.faults.add(what, places, len(columns), advice)
 
     def check_names(self, digits: bool = False) -> None:
         """Every column has a name of its own that is no number, or only digits if these are allowed."""
@@ -155,14 +153,14 @@ class Cells:
             self.faults.add("has ", often, len(often), ": rename them")
 
     def column(self, name: str) -> list[str]:
-        """The words in the column of that name; missing ones are a fault."""
+        """Returns the words in the column of that name; missing ones are a fault."""
         self.find(name)
         k = self.names.index(name)
-        words = [row[k].strip() for row in self.rows]
+        entries = [row[k].strip() for row in self.rows]
         wrong = np.zeros((len(self.rows), len(self.names)), bool)
-        wrong[:, k] = [word.lower() in MISSING for word in words]
+        wrong[:, k] = [*map(is_missing, entries)]
         self.refuse(wrong, "missing cells", "fill them in, or leave those rows out")
-        return words
+        return entries
 
     def find(self, names: str | Iterable[str]) -> set[str]:
         """The names of one column or several; refuses the file at once if it lacks one of them."""
@@ -176,16 +174,14 @@ class Cells:
         return wanted
 
     def without(self, names: Collection[str]) -> "Cells":
-        """The other columns."""
+        """Returns the other columns."""
         rest = [k for k, name in enumerate(self.names) if name not in names]
-        pick = lambda row: [row[k] for k in rest]
-        return dataclasses.replace(
-            self, names=tuple(pick(self.names)), rows=[pick(row) for row in self.rows]
-        )
+        rows = [[row[k] for k in rest] for row in self.rows]
+        return dataclasses.replace(self, names=tuple(self.names[k] for k in rest), rows=rows)
 
 
 def cells_of_csv(path: str, text: str, first: int = 1) -> Cells:
-    """The cells of CSV text whose first line is line ``first`` of the file."""
+    """Reads the cells of CSV text whose first line is line ``first`` of the file."""
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     rows = []
     lines = []
@@ -201,7 +197,7 @@ def cells_of_csv(path: str, text: str, first: int = 1) -> Cells:
 
 
 def cells_of_parquet(path: str, data: bytes) -> Cells:
-    """The cells of a Parquet file, by way of the CSV text of equal content."""
+    """Reads the cells of a Parquet file, by way of the CSV text of equal content."""
     try:
         import pyarrow as pa
         import pyarrow.csv
@@ -226,7 +222,7 @@ def cells_of_parquet(path: str, data: bytes) -> Cells:
 
 
 def cells_of_excel(path: str, data: bytes) -> Cells:
-    """The cells of the one sheet of a workbook that holds any."""
+    """Reads the cells of the one sheet of a workbook that holds any."""
     reader = "xlrd" if data.startswith(OLD_WORKBOOK) else "openpyxl"
     try:
         import pandas as pd
@@ -251,7 +247,7 @@ def cells_of_excel(path: str, data: bytes) -> Cells:
 
 
 def _table(path: str, rows: list[list[str]], lines: Sequence[int], word: str = "line") -> Cells:
-    """Names from the first row that is not blank, and rows of as many cells below it."""
+    """Takes names from the first row that is not blank, and rows of as many cells below it."""
     filled = [k for k, row in enumerate(rows) if any(cell.strip() for cell in row)]
     if not filled:
         raise ProblemError(f"{path} is empty.")
@@ -259,9 +255,9 @@ def _table(path: str, rows: list[list[str]], lines: Sequence[int], word: str = "
     names, *rows = (rows[k] for k in filled)
     width = len(names)
     if width == 1 and rows:
-        parts = lambda row, sign: len(",".join(row).split(None if sign == " " else sign))
         for sign, signs in DELIMITERS.items():
-            if parts(names, sign) == parts(rows[0], sign) > 1:
+            cells = [",".join(row).split(None if sign == " " else sign) for row in (names, rows[0])]
+            if len(cells[0]) == len(cells[1]) > 1:
                 raise ProblemError(f"{path} is separated by {signs}: commas are needed.")
     faults = Faults(path)
     even = [k for k, row in enumerate(rows) if len(row) == width]
@@ -283,8 +279,12 @@ def _table(path: str, rows: list[list[str]], lines: Sequence[int], word: str = "
     )
 
 
+def is_missing(cell: str) -> bool:
+    return cell.strip().lower() in MISSING
+
+
 def number(cell: str) -> float:
-    """The number in a cell; NaN if there is none. Python alone would read 1_000 as 1000."""
+    """Returns the number in a cell; NaN if there is none. Python alone would read 1_000 as 1000."""
     try:
         return float(cell) if "_" not in cell else np.nan
     except ValueError:
@@ -296,18 +296,18 @@ def short(text: str) -> str:
 
 
 def few(words: list[str], count: int) -> str:
-    """The first of ``count`` things, and how many more there are."""
+    """Lists the first of ``count`` things, and how many more there are."""
     return "; ".join(words) + (f" and {count - len(words):,} more" if count > len(words) else "")
 
 
 def listed(names: Collection[str]) -> str:
-    """Some names, and how many more there are."""
+    """Lists some names, and how many more there are."""
     more = len(names) - SHOWN
     return ", ".join(list(names)[:SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def leave_out(names: Sequence[str]) -> str:
-    """How to do without some columns, as it is typed."""
+    """Says how to do without some columns, as it is typed."""
     out = io.StringIO()
     csv.writer(out, lineterminator="").writerow(names)
     spelt = out.getvalue()

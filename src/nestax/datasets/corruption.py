@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from nestax.datasets.cells import listed
 from nestax.errors import ProblemError, SettingError, check_seed, check_setting
 
 
 def corrupt(
     X: Any, y: Any, *, imbalance: float = 20, noise: float = 0.3, rare: Any = None, seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A rare class and wrong labels: (X, y, kept), where row k was row ``kept[k]`` before.
+    """Makes a class rare and labels wrong: (X, y, kept), where row k was row ``kept[k]`` before.
 
     All rows of the other classes stay, and one of the rare class for every ``imbalance`` of them. The
     rows are shuffled, and then the labels of a share ``noise`` of the rows are shuffled among
@@ -47,7 +48,8 @@ def corrupt(
     if rare is None:
         rare = labels[np.argmin(counts)]
     elif rare not in labels.tolist():
-        raise SettingError(f"rare must be a label of y, one of {_few(labels)}; got {rare!r}.")
+        known = listed([*map(str, labels.tolist())])
+        raise SettingError(f"rare must be a label of y, one of {known}; got {rare!r}.")
     rng = np.random.default_rng(check_seed(seed))
     order = rng.permutation(len(y))
     members = order[y[order] == rare]
@@ -68,7 +70,3 @@ def corrupt(
     wrong = round(noise * len(kept))
     new[:wrong] = rng.permutation(new[:wrong])
     return X[kept], new, kept
-
-
-def _few(labels: np.ndarray) -> str:
-    return ", ".join(map(str, labels[:5].tolist())) + (", …" if len(labels) > 5 else "")

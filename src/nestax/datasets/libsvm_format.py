@@ -19,7 +19,7 @@ FIRST_LINE = re.compile(rb"[-+.0-9eE]+(\s+[0-9]+:[^\s:,;]+)+")
 
 
 def libsvm(name: str | Path) -> tuple[np.ndarray, np.ndarray]:
-    """Features and labels of a set by name, or of any file in LIBSVM's format.
+    """Reads features and labels of a set by name, or of any file in LIBSVM's format.
 
     X is dense, float64, one row an example; y holds int64 if every label is whole, as is usual.
     "australian" and "breast-cancer" are scaled to [−1, 1] and have labels −1 and 1; "svmguide1" (for
@@ -63,12 +63,12 @@ def parse_libsvm(text: str, path: str | Path) -> tuple[np.ndarray, np.ndarray, n
     values = []
     wrong = []
     for number, line in enumerate(text.split("\n"), 1):
-        words = line.split()
-        if not words:
+        cells = line.split()
+        if not cells:
             continue
         try:
-            label = _finite(words[0])
-            pairs = [_pair(word) for word in words[1:]]
+            label = _finite(cells[0])
+            pairs = [_pair(word) for word in cells[1:]]
             if any(pairs[k][0] <= pairs[k - 1][0] for k in range(1, len(pairs))):
                 raise ValueError
         except ValueError:

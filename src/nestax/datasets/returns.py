@@ -81,12 +81,12 @@ class Returns:
         return f"Returns({rows:,} rows × {columns} assets in percent{when}{gone}: {names})"
 
     def frame(self) -> Any:
-        """The same as a pandas frame, with the dates as its index."""
+        """Returns the same as a pandas frame, with the dates as its index."""
         return pandas("frame").DataFrame(self.values, index=self.dates, columns=list(self.assets))
 
 
 def industry(count: int, *, path: str | Path | None = None, rows: int | None = None) -> Returns:
-    """Daily value-weighted returns of 10, 12, 17 or 30 industries since July 1926.
+    """Loads daily value-weighted returns of 10, 12, 17 or 30 industries since July 1926.
 
     The source is the Kenneth R. French data library. Its files may not be redistributed, so each user
     downloads them from there; this function does so unless it finds a copy. Days on which the library
@@ -194,7 +194,7 @@ def read_returns(
 
 
 def _numbers(cells: Cells, dates: bool | None) -> tuple[Cells, np.ndarray, np.ndarray | None]:
-    """The columns of the assets, their numbers, and the days; NaN where a cell is a fault."""
+    """Reads the columns of the assets, their numbers, and the days; NaN where a cell is a fault."""
     assets, days = _split_dates(cells, dates)
     return assets, assets.numbers(fill=FILL), days
 
@@ -202,7 +202,7 @@ def _numbers(cells: Cells, dates: bool | None) -> tuple[Cells, np.ndarray, np.nd
 def _known(
     cells: Cells, values: np.ndarray, days: np.ndarray | None
 ) -> tuple[Cells, np.ndarray, np.ndarray | None]:
-    """The rows in which no return has the code for an unknown one."""
+    """Returns the rows in which no return has the code for an unknown one."""
     unknown = np.isin(values, UNKNOWN)
     known = np.flatnonzero(~unknown.any(axis=1))
     if not len(known):
@@ -225,18 +225,21 @@ def _changes(
 
 
 def _returns(cells: Cells, values: np.ndarray, days: np.ndarray | None, dropped: int) -> Returns:
-    """The finished table, once everything that is wrong with it is told."""
+    """Returns the finished table, once everything that is wrong with it is told."""
     cells.refuse(np.abs(values) >= ABSURD, "returns of a million percent or more")
     cells.faults.settle()
     return Returns(values, cells.names, days, dropped)
 
 
 def _split_dates(cells: Cells, dates: bool | None) -> tuple[Cells, np.ndarray | None]:
-    """The columns of the assets, and the days in the first column if it holds any."""
+    """Returns the columns of the assets, and the days in the first column if it holds any."""
     if dates is None:
         day = DATE.fullmatch(cells.rows[0][0].strip())
         dates = cells.names[0].lower() in DATE_NAMES or (day is not None and day[4] is not None)
-    assets = cells.without_first_column() if dates else cells
+    assets = cells
+    if dates:
+        rows = [row[1:] for row in cells.rows]
+        assets = dataclasses.replace(cells, names=cells.names[1:], rows=rows)
     if len(assets.names) < 2:
         cells.faults.add("holds fewer than 2 assets")
         cells.faults.settle()
@@ -248,19 +251,19 @@ def _split_dates(cells: Cells, dates: bool | None) -> tuple[Cells, np.ndarray | 
 def _days(cells: Cells) -> np.ndarray:
     """The first column as days, each later than the one before; those that are not are faults."""
     days = np.array([_day(row[0]) for row in cells.rows], "datetime64[D]")
-    column = lambda wrong: wrong[:, None]
-    cells.refuse(
-        column(np.isnat(days)), "dates that cannot be read", "write YYYY-MM-DD, or leave that column out"
-    )
+    unread = np.isnat(days)[:, None]
+    cells.refuse(unread, "dates that cannot be read", "write YYYY-MM-DD, or leave that column out")
     _, first = np.unique(days, return_index=True)
     again = ~np.isnat(days)
     again[first] = False
-    cells.refuse(column(again), "dates that occurred before", "keep one row of each date")
+    cells.refuse(again[:, None], "dates that occurred before", "keep one row of each date")
     rows = np.flatnonzero(~np.isnat(days) & ~again)
     back = np.flatnonzero(days[rows][1:] < days[rows][:-1])
     if len(back):
-        row = lambda i: f"{cells.word} {cells.lines[i]} is {days[i]}"
-        places = [f"{row(rows[k])} and {row(rows[k + 1])}" for k in back[:SHOWN]]
+        places = [
+            " and ".join(f"{cells.word} {cells.lines[i]} is {days[i]}" for i in rows[k : k + 2])
+            for k in back[:SHOWN]
+        ]
         cells.faults.add("is not sorted by date: ", places, len(back), "; put the oldest row first")
     return days
 

@@ -133,9 +133,8 @@ class Hosts:
             if not self.many or isinstance(error, SettingError | OSError) or not lost:
                 raise
             _leave_the_others()
-            raise ProcessLostError(
-                f"another process of this run has ended, and this one ends with it{where()}."
-            ) from error
+            ended = "another process of this run has ended, and this one ends with it"
+            raise ProcessLostError(": ".join(filter(None, [ended, where()])) + ".") from error
 
 
 def digest_of(tree: PyTree, facts: Any = ()) -> bytes:

@@ -21,7 +21,7 @@ from jaxtyping import Array, PyTree
 from nestax.chain.jacobian import pull_through
 from nestax.chain.problem import Problem
 from nestax.errors import UNIT
-from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
+from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate
 from nestax.parts.plug_in import plug_in
 from nestax.parts.settings import Setting, at, scaled, setting
 from nestax.parts.tracking import average
@@ -50,14 +50,8 @@ class ASCGD(AbstractEstimator):
     about: ClassVar = About("wang2017scgd", "ε⁻⁷", levels=2, instead="ATSCGD")
     #: Exponents of the learning rate and of beta.
     exponents: ClassVar = (5 / 7, 4 / 7)
-
-    @property
-    def passes(self):
-        return {"value": Calls(2, 1)}
-
-    @property
-    def outer_passes(self):
-        return {"value": Calls(1, 1)}
+    passes: ClassVar = {"value": Calls(2, 1)}
+    outer_passes: ClassVar = {"value": Calls(1, 1)}
 
     def published(self, problem: Problem, sizes: tuple[int, ...]):
         exponent = -self.exponents[1]
@@ -77,15 +71,13 @@ class ASCGD(AbstractEstimator):
         omega, nu = (batch["value"] for batch in batches)
         beta = at(self.beta, state.count + 1)
         z = jax.tree.map(lambda new, old: old + (new - old) / beta, w, state.w)
+        # The value is asked for at the extrapolated point z, its derivative at the weights themselves.
         y = g.project(average(state.value[0], beta, g.value(z, omega)))
         _, pull_g = g.value_and_pull(w, omega)
         value, pull_f = f.value_and_pull(y, nu)
         grad = pull_through([pull_g, pull_f], value)
         value = f.project(value)
         return Estimate(value, grad, {}), AcceleratedState(w, (y, value), state.count + 1)
-
-    def trackers(self, state: AcceleratedState):
-        return Trackers(state.w, state.value)
 
 
 class ASCPG(ASCGD):

@@ -13,7 +13,7 @@ R_i      radius                     ball that holds p^i
 v_t      grad                       p_t^1
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -64,14 +64,8 @@ class AdjointSMVR(AbstractEstimator):
         also="gao2024recursive",
         certainty="an extension of SMVR; INFERRED",
     )
-
-    @property
-    def passes(self):
-        return passes_of(self.mode)
-
-    @property
-    def lag(self):
-        return 1 if self.mode == "lagged" else 0
+    passes: ClassVar[Any] = property(lambda self: passes_of(self.mode))
+    lag: ClassVar[Any] = property(lambda self: 1 if self.mode == "lagged" else 0)
 
     def published(self, problem: Problem, sizes: tuple[int, ...]):
         return {"beta": falling_beta()}

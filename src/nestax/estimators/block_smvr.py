@@ -62,14 +62,8 @@ class BlockSMVR(AbstractEstimator):
         memory="values, adjoints per block",
         certainty="an extension of MSVR to many levels; INFERRED",
     )
-
-    @property
-    def passes(self):
-        return {"value": Calls(2, 0), "grad": Calls(0, 2)}
-
-    @property
-    def outer_passes(self):
-        return {"grad": Calls(1, 2)}
+    passes: ClassVar = {"value": Calls(2, 0), "grad": Calls(0, 2)}
+    outer_passes: ClassVar = {"grad": Calls(1, 2)}
 
     def level_passes(self, problem: Problem):
         if len(problem.levels) == 1:
@@ -83,7 +77,7 @@ class BlockSMVR(AbstractEstimator):
         return descent_beside(self.beta, self.lr)
 
     def init(self, problem: Problem, w: PyTree, batches: Batches):
-        (value, grad), table = fill_table(problem, batches, lambda chain, own: _first(chain, w, own))
+        (value, grad), table = fill_table(problem, batches, lambda chain, draws: _first(chain, w, draws))
         return Estimate(value, grad, {}), BlockSMVRState(w, table, jnp.zeros((), jnp.int32))
 
     def update(self, problem: Problem, w: PyTree, batches: Batches, state: BlockSMVRState):
@@ -92,28 +86,29 @@ class BlockSMVR(AbstractEstimator):
         B = blocks.visit
         keep = 1 - at(self.beta, state.count + 1)
 
-        def move(chain: Problem, own: Batches, row: BlockRow) -> Any:
+        def move(chain: Problem, draws: Batches, row: BlockRow) -> Any:
             new = [w]
             old = [state.w, *row.value]
-            for i, (level, batch) in enumerate(zip(chain.levels[:-1], own, strict=False)):
+            for i, (level, batch) in enumerate(zip(chain.levels[:-1], draws, strict=False)):
                 u = level.value(new[i], batch["value"])
                 if not level.deterministic:
                     terms = u, keep, old[i + 1], level.value(old[i], batch["value"])
                     tracked = storm(*terms) if i else storm_of_blocks(*terms, M, B)
                     u = level.with_exact(tracked, u)
                 new.append(level.project(u))
-            values, pulls = linearise(chain, new, own, "grad")
+            values, pulls = linearise(chain, new, draws, "grad")
             adjoint = []
             p_new = p_old = jnp.ones_like(values[-1])
             for i, level in reversed(list(enumerate(chain.levels))[1:]):
                 p = pulls[i](p_new)
                 if not level.deterministic:
-                    _, pull_old = level.value_and_pull(old[i], own[i]["grad"])
+                    _, pull_old = level.value_and_pull(old[i], draws[i]["grad"])
                     p = storm(p, keep, row.adjoint[i - 1], pull_old(p_old))
                 p_new = p
                 p_old = row.adjoint[i - 1]
                 adjoint.insert(0, p)
             row = BlockRow((*new[1:], values[-1]), tuple(adjoint))
+            # Level 1 stays raw: w moves for all blocks, and adjoints would be vectors of size w.
             return (values[-1], pulls[0](p_new)), row
 
         (value, grad), table, _ = visit_table(problem, batches, state.table, move)
@@ -123,12 +118,12 @@ class BlockSMVR(AbstractEstimator):
         return Trackers(state.w, state.table.value)
 
 
-def _first(chain: Problem, w: PyTree, own: Batches) -> Any:
+def _first(chain: Problem, w: PyTree, draws: Batches) -> Any:
     """Plain evaluation at the start."""
     inputs = [w]
-    for level, batch in zip(chain.levels[:-1], own, strict=False):
+    for level, batch in zip(chain.levels[:-1], draws, strict=False):
         inputs.append(level.project(level.value(inputs[-1], batch["value"])))
-    values, pulls = linearise(chain, inputs, own, "grad")
+    values, pulls = linearise(chain, inputs, draws, "grad")
     adjoint = [jnp.ones_like(values[-1])]
     for pull in reversed(pulls):
         adjoint.insert(0, pull(adjoint[0]))

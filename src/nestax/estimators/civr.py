@@ -17,7 +17,7 @@ from jaxtyping import Array, PyTree
 
 from nestax.chain.jacobian import Jacobian, pull_through
 from nestax.chain.problem import Problem
-from nestax.parts.estimator import About, Batches, Calls, Estimate, Trackers
+from nestax.parts.estimator import About, Batches, Calls, Estimate
 from nestax.parts.restarts import Restarting
 from nestax.parts.tracking import storm
 
@@ -51,10 +51,7 @@ class CIVR(Restarting):
         "NestedSPIDER",
         True,
     )
-
-    @property
-    def passes(self):
-        return {"value": Calls(2, 2)}
+    passes: ClassVar = {"value": Calls(2, 2)}
 
     def restart(self, problem: Problem, w: PyTree, batches: Batches, count: Array):
         g = problem.levels[0]
@@ -66,6 +63,7 @@ class CIVR(Restarting):
         draws = batches[0]["value"]
         g_new, J_new = g.value_and_jac(w, draws)
         g_old, J_old = g.value_and_jac(state.w, draws)
+        # Nothing is forgotten: the differences add up to the value at the start of the epoch.
         y = g.project(storm(g_new, 1.0, state.value[0], g_old))
         z = storm(J_new, 1.0, state.jac, J_old)
         return self._read(problem, w, y, z, state.count + 1)
@@ -74,6 +72,3 @@ class CIVR(Restarting):
         value, pull_f = problem.levels[1].value_and_pull(y, None)
         grad = pull_through([z.pull, pull_f], value)
         return Estimate(value, grad, {}), CIVRState(w, (y, value), z, count)
-
-    def trackers(self, state: CIVRState):
-        return Trackers(state.w, state.value, (state.jac, None))

@@ -22,7 +22,7 @@ from nestax.chain.jacobian import Jacobian, pull_through
 from nestax.chain.problem import Problem
 from nestax.draws.source import Population
 from nestax.errors import ProblemError
-from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
+from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate
 
 
 class CSAGAState(eqx.Module):
@@ -57,14 +57,8 @@ class CSAGA(AbstractEstimator):
         True,
         True,
     )
-
-    @property
-    def passes(self):
-        return {"value": Calls(1, 1)}
-
-    @property
-    def refresh_batch(self):
-        return "population"
+    passes: ClassVar = {"value": Calls(1, 1)}
+    refresh_batch: ClassVar = "population"
 
     def check(self, problem: Problem):
         super().check(problem)
@@ -90,8 +84,9 @@ class CSAGA(AbstractEstimator):
         # A row drawn twice is replaced once, so it moves the mean of the table once.
         once = 1 / jnp.sum(index[:, None] == index[None, :], axis=1)
         rows = jax.tree.leaves(state.table)[0].shape[0]
-        share = lambda c: jnp.tensordot(once.astype(c.dtype), c, 1) / rows
-        mean = jax.tree.map(lambda m, c: m + share(c), state.mean, change)
+        mean = jax.tree.map(
+            lambda m, c: m + jnp.tensordot(once.astype(c.dtype), c, 1) / rows, state.mean, change
+        )
         table = jax.tree.map(lambda t, n: t.at[index].set(n), state.table, new)
         return self._read(problem, w, estimate, table, mean)
 
@@ -102,6 +97,3 @@ class CSAGA(AbstractEstimator):
         value, pull_f = f.value_and_pull(y, None)
         grad = pull_through([z.pull, pull_f], value)
         return Estimate(value, grad, {}), CSAGAState(w, (y, value), z, table, mean)
-
-    def trackers(self, state: CSAGAState):
-        return Trackers(state.w, state.value, (state.jac, None))

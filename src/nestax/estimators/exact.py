@@ -1,5 +1,7 @@
 """Exact: the full gradient over the population at every step; what the others are compared with."""
 
+from typing import ClassVar
+
 import equinox as eqx
 import jax
 from jaxtyping import PyTree
@@ -20,17 +22,10 @@ class Exact(AbstractEstimator):
     Where a level has no population ∇F is the derivative of ``exact=``, and no step takes a draw.
     """
 
-    @property
-    def passes(self):
-        return {"value": Calls(1, 1)}
-
-    @property
-    def period(self):
-        return 1
-
-    @property
-    def refresh_batch(self):
-        return "population"
+    passes: ClassVar = {"value": Calls(1, 1)}
+    # Every step is a refresh, for only those see the population.
+    period: ClassVar = 1
+    refresh_batch: ClassVar = "population"
 
     def view(self, problem: Problem):
         return super().view(problem) if problem.finite or problem.exact is None else problem
@@ -53,6 +48,7 @@ class Exact(AbstractEstimator):
         pulls = []
         x = w
         for level, batch in zip(problem.levels, batches, strict=True):
+            # Not projected: exact values lie in their ranges.
             x, pull = level.value_and_pull(x, batch["value"])
             pulls.append(pull)
         return Estimate(x, pull_through(pulls, x), {}), ExactState(w)

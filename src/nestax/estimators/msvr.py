@@ -70,14 +70,8 @@ class MSVR(AbstractEstimator):
         2,
         "BlockSMVR",
     )
-
-    @property
-    def passes(self):
-        return {"value": Calls(3, 2)}
-
-    @property
-    def lag(self):
-        return 1
+    passes: ClassVar = {"value": Calls(3, 2)}
+    lag: ClassVar = 1
 
     def published(self, problem: Problem, sizes: tuple[int, ...]):
         return {"gamma": falling_beta(), "beta": falling_beta()}
@@ -86,9 +80,9 @@ class MSVR(AbstractEstimator):
         return descent_beside(self.beta, self.lr)
 
     def init(self, problem: Problem, w: PyTree, batches: Batches):
-        def start(chain: Problem, own: Batches) -> Any:
-            u = chain.levels[0].project(chain.levels[0].value(w, own[0]["value"]))
-            _, value, grad = _product(chain, w, u, own)
+        def start(chain: Problem, draws: Batches) -> Any:
+            u = chain.levels[0].project(chain.levels[0].value(w, draws[0]["value"]))
+            _, value, grad = _product(chain, w, u, draws)
             return (value, grad), (u, value)
 
         (value, grad), table = fill_table(problem, batches, start)
@@ -104,20 +98,24 @@ class MSVR(AbstractEstimator):
         visited = visited_in(batches)
         keep = 1 - at(self.gamma, count)
 
-        def move(chain: Problem, own: Batches, row: Any, block: Array) -> Any:
+        def move(chain: Problem, draws: Batches, row: Any, block: Array) -> Any:
             g, f = chain.levels
             hit = state.visited == block
-            was = lambda r, u: jnp.where(hit.any(), r[jnp.argmax(hit)], u)
-            g_old, _, head = _product(chain, state.w, row[0], own)
-            tail = _product(chain, state.before, jax.tree.map(was, state.replaced, row[0]), own)[2]
-            g_new = g.value(w, own[0]["value"])
+            # A block that was visited at the last step had another u then.
+            u_before = jax.tree.map(
+                lambda r, u: jnp.where(hit.any(), r[jnp.argmax(hit)], u), state.replaced, row[0]
+            )
+            g_old, _, head = _product(chain, state.w, row[0], draws)
+            tail = _product(chain, state.before, u_before, draws)[2]
+            g_new = g.value(w, draws[0]["value"])
             u = storm_of_blocks(g_new, keep, row[0], g_old, blocks.blocks, blocks.visit)
+            # What g hands on without noise is known exactly, whatever was tracked.
             u = g.project(g.with_exact(u, g_new))
-            value = f.value(u, own[1]["value"])
+            value = f.value(u, draws[1]["value"])
             return (value, head, tail), (u, value)
 
-        told, table, replaced = visit_table(problem, batches, state.value, move, visited)
-        value, head, tail = told
+        means, table, replaced = visit_table(problem, batches, state.value, move, visited)
+        value, head, tail = means
         grad = storm(head, 1 - at(self.beta, count), state.grad, tail)
         state = MSVRState(w, state.w, table, visited, replaced[0], grad, count)
         return Estimate(value, grad, {}), state
@@ -126,8 +124,8 @@ class MSVR(AbstractEstimator):
         return Trackers(state.before, state.value)
 
 
-def _product(chain: Problem, w: PyTree, u: PyTree, own: Batches) -> tuple[PyTree, Array, PyTree]:
+def _product(chain: Problem, w: PyTree, u: PyTree, draws: Batches) -> tuple[PyTree, Array, PyTree]:
     """g(w), f(u) and J_g(w)ᵀ ∇f(u) in one block."""
-    inner, pull_g = chain.levels[0].value_and_pull(w, own[0]["value"])
-    value, pull_f = chain.levels[1].value_and_pull(u, own[1]["value"])
+    inner, pull_g = chain.levels[0].value_and_pull(w, draws[0]["value"])
+    value, pull_f = chain.levels[1].value_and_pull(u, draws[1]["value"])
     return inner, value, pull_through([pull_g, pull_f], value)

@@ -12,6 +12,7 @@ N        doublings   P(N = n) = 2/3·3^{−n}, the same for all blocks of a step
 v_t      grad        G({1}) + [N ≥ 1]·1.5·3^N·( G({1…2^N}) − ½G({1…2^{N−1}}) − ½G({2^{N−1}+1…2^N}) )
 """
 
+import functools
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -20,6 +21,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from nestax.chain.jacobian import pull_through
+from nestax.chain.level import Level, Map
 from nestax.chain.problem import Problem
 from nestax.draws.blocks import Visits
 from nestax.errors import ProblemError
@@ -50,10 +52,8 @@ class Multilevel(AbstractEstimator):
 
     blocks: ClassVar = "visited"
 
-    @property
-    def passes(self):
-        # On average: two parts, each of which is looked at less than twice.
-        return {"value": Calls(2, 2), "more": Calls(2, 2)}
+    # On average: two parts, each of which is looked at less than twice.
+    passes: ClassVar = {"value": Calls(2, 2), "more": Calls(2, 2)}
 
     def check(self, problem: Problem) -> None:
         if not problem.simulated:
@@ -68,19 +68,21 @@ class Multilevel(AbstractEstimator):
         u = jax.random.uniform(jax.random.fold_in(keys.ravel()[0], DOUBLINGS))
         doublings = jnp.clip(jnp.floor(-jnp.log(u) / jnp.log(3.0)), 0, MOST).astype(jnp.int32)
 
-        def one(chain: Problem, visits: Batches) -> tuple[Array, PyTree]:
-            of = lambda first, count: _plugged(problem, chain, w, visits, first, count)
-            base = of(0, 1)
+        def of_block(chain: Problem, visits: Batches) -> tuple[Array, PyTree]:
+            plug = functools.partial(_plugged, problem, chain, w, visits)
+            base = plug(0, 1)
 
             def corrected() -> Any:
                 half = 2 ** (jnp.maximum(doublings, 1) - 1)
                 weight = 1.5 * 3.0**doublings
-                add = lambda x, whole, a, b: x + weight.astype(x.dtype) * (whole - (a + b) / 2)
-                return jax.tree.map(add, base, of(0, 2 * half), of(0, half), of(half, half))
+                return jax.tree.map(
+                    lambda x, whole, a, b: x + weight.astype(x.dtype) * (whole - (a + b) / 2),
+                    *(base, plug(0, 2 * half), plug(0, half), plug(half, half)),
+                )
 
             return jax.lax.cond(doublings > 0, corrected, lambda: base)
 
-        value, grad = mean_of_visited(over_visits(problem, batches, one))
+        value, grad = mean_of_visited(over_visits(problem, batches, of_block))
         return Estimate(value, grad, {}), MultilevelState(w)
 
     def update(self, problem: Problem, w: PyTree, batches: Batches, state: MultilevelState):
@@ -93,7 +95,7 @@ class Multilevel(AbstractEstimator):
 def _plugged(
     problem: Problem, chain: Problem, w: PyTree, visits: Batches, first: Any, count: Any
 ) -> tuple[Array, PyTree]:
-    """Value and gradient of a block, with the means over parts first, …, first + count − 1."""
+    """Returns value and gradient of a block, with the means over parts first, …, first + count − 1."""
 
     def part(i: int, k: Array) -> Any:
         visit: Visits = visits[i]["value"]
@@ -104,18 +106,22 @@ def _plugged(
     def mean(fn: Any) -> PyTree:
         shapes = jax.eval_shape(fn, jax.ShapeDtypeStruct((), jnp.int32))
         zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-        add = lambda k, total: jax.tree.map(lambda t, y: t + y / count, total, fn(k))
+
+        def add(k: Array, total: PyTree) -> PyTree:
+            return jax.tree.map(lambda t, y: t + y / count, total, fn(k))
+
         return jax.lax.fori_loop(first, first + count, add, zero)
+
+    def means(i: int, level: Level, x: PyTree) -> tuple[PyTree, Map]:
+        def at(k: Array) -> tuple[PyTree, Map]:
+            return level.value_and_pull(x, part(i, k))
+
+        return mean(lambda k: at(k)[0]), lambda p: mean(lambda k: at(k)[1](p))
 
     x = w
     pulls = []
     for i, level in enumerate(chain.levels):
-        if level.deterministic:
-            x, pull = level.value_and_pull(x, None)
-        else:
-            at = lambda k, i=i, level=level, x=x: level.value_and_pull(x, part(i, k))
-            pull = lambda p, at=at: mean(lambda k: at(k)[1](p))
-            x = mean(lambda k, at=at: at(k)[0])
+        x, pull = level.value_and_pull(x, None) if level.deterministic else means(i, level, x)
         x = level.project(x)
         pulls.append(pull)
     return x, pull_through(pulls, x)

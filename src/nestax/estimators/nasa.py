@@ -20,7 +20,7 @@ from jaxtyping import Array, PyTree
 from nestax.chain.jacobian import pull_through
 from nestax.chain.problem import Problem
 from nestax.errors import POSITIVE, UNIT
-from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
+from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate
 from nestax.parts.plug_in import plug_in
 from nestax.parts.settings import Number, Setting, at, setting
 from nestax.parts.tracking import average
@@ -53,10 +53,7 @@ class NASA(AbstractEstimator):
     about: ClassVar = About(
         "ghadimi2020nasa", "ε⁻⁴", memory="one value, one gradient", levels=2, instead="NLASG"
     )
-
-    @property
-    def passes(self):
-        return {"value": Calls(1, 1)}
+    passes: ClassVar = {"value": Calls(1, 1)}
 
     def published(self, problem: Problem, sizes: tuple[int, ...]):
         return {"tau": one_then_root}
@@ -75,13 +72,10 @@ class NASA(AbstractEstimator):
         omega, nu = (batch["value"] for batch in batches)
         tau = at(self.tau, state.count)
         u = state.value[0]
-        weight = lambda factor: jnp.minimum(factor * tau, 1)
         sampled, pull_g = g.value_and_pull(w, omega)
+        # At the old u, which does not know this step's draws of g: so J and s are independent.
         value, pull_f = f.value_and_pull(u, nu)
-        grad = average(state.grad, weight(self.a), pull_through([pull_g, pull_f], value))
+        grad = average(state.grad, jnp.minimum(self.a * tau, 1), pull_through([pull_g, pull_f], value))
         value = f.project(value)
-        u = g.project(average(u, weight(self.b), sampled))
+        u = g.project(average(u, jnp.minimum(self.b * tau, 1), sampled))
         return Estimate(value, grad, {}), NASAState(w, (u, value), grad, state.count + 1)
-
-    def trackers(self, state: NASAState):
-        return Trackers(state.w, state.value)

@@ -19,7 +19,7 @@ from jaxtyping import Array, PyTree
 from nestax.chain.jacobian import Jacobian, pull_through
 from nestax.chain.problem import Problem
 from nestax.errors import POSITIVE
-from nestax.parts.estimator import About, Batches, Calls, Estimate, Trackers
+from nestax.parts.estimator import About, Batches, Calls, Estimate
 from nestax.parts.restarts import Restarting
 from nestax.parts.settings import Setting, setting
 from nestax.parts.tracking import storm
@@ -51,10 +51,7 @@ class NestedSPIDER(Restarting):
     about: ClassVar = About(
         "zhang2021nested", "ε⁻³", "mean-squared smooth draws, large batches", "values, Jacobians"
     )
-
-    @property
-    def passes(self):
-        return {"value": Calls(2, 2)}
+    passes: ClassVar = {"value": Calls(2, 2)}
 
     def published_step(self, problem: Problem):
         return Bounded(0.5 if self.lr is None else self.lr, self.eps)
@@ -92,6 +89,3 @@ class NestedSPIDER(Restarting):
         kept = tuple(None if level.deterministic else Z for level, Z in tracked)
         state = NestedSPIDERState(w, tuple(value), kept, count)
         return Estimate(value[-1], pull_through([Z.pull for Z in jac], value[-1]), {}), state
-
-    def trackers(self, state: NestedSPIDERState):
-        return Trackers(state.w, state.value, state.jac)

@@ -58,14 +58,8 @@ class MLNASA(AbstractEstimator):
     exact_levels: bool = eqx.field(default=True, static=True)
     about: ClassVar = About("balasubramanian2022", "ε⁻⁶", "batches of order ε⁻²", "values, one gradient")
     linearised: ClassVar = False
-
-    @property
-    def passes(self):
-        return {"value": Calls(1, 1)}
-
-    @property
-    def lag(self):
-        return 1
+    passes: ClassVar = {"value": Calls(1, 1)}
+    lag: ClassVar = 1
 
     def published(self, problem: Problem, sizes: tuple[int, ...]):
         return {"tau": one_then_root}
@@ -86,6 +80,7 @@ class MLNASA(AbstractEstimator):
         new = w
         old = state.w
         for level, batch, tracked in zip(problem.levels, batches, state.value, strict=True):
+            # At the old input, where the tracked value belongs; ``push`` carries it to the new one.
             f, push, pull = level.value_and_maps(old, batch["value"])
             pulls.append(pull)
             if level.deterministic and self.exact_levels:

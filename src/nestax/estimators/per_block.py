@@ -10,7 +10,7 @@ from jaxtyping import Array, PyTree
 import nestax.trees as trees
 from nestax.chain.problem import Problem
 from nestax.errors import ProblemError, SettingError, choose
-from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Trackers
+from nestax.parts.estimator import About, AbstractEstimator, Batches, Trackers
 from nestax.parts.step_rule import AbstractStep
 from nestax.parts.tables import fill_table, visit_table
 from nestax.steps.descent import step_of
@@ -57,25 +57,11 @@ class PerBlock(AbstractEstimator):
     def output(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.estimator.output
 
-    @property
-    def passes(self) -> dict[str, Calls]:
-        return self.estimator.passes
-
-    @property
-    def outer_passes(self) -> dict[str, Calls]:
-        return self.estimator.outer_passes
-
-    @property
-    def lag(self) -> int:
-        return self.estimator.lag
-
-    @property
-    def period(self) -> int | None:
-        return self.estimator.period
-
-    @property
-    def refresh_batch(self) -> int | str | None:
-        return self.estimator.refresh_batch
+    passes: ClassVar[Any] = property(lambda self: self.estimator.passes)
+    outer_passes: ClassVar[Any] = property(lambda self: self.estimator.outer_passes)
+    lag: ClassVar[Any] = property(lambda self: self.estimator.lag)
+    period: ClassVar[Any] = property(lambda self: self.estimator.period)
+    refresh_batch: ClassVar[Any] = property(lambda self: self.estimator.refresh_batch)
 
     def check(self, problem: Problem) -> None:
         if problem.blocks is None:
@@ -101,20 +87,26 @@ class PerBlock(AbstractEstimator):
         return PerBlock(self.estimator.defaults(problem, visits, sizes), self.store)
 
     def init(self, problem: Problem, w: PyTree, batches: Batches):
-        start = lambda chain, own: self.estimator.init(chain, w, own)
+        def start(chain: Problem, draws: Batches) -> Any:
+            return self.estimator.init(chain, w, draws)
+
         return fill_table(problem, batches, start, self.store)
 
     def update(self, problem: Problem, w: PyTree, batches: Batches, state: PyTree):
-        move = lambda chain, own, row: self.estimator.update(chain, w, own, self._loaded(row, w))
-        return visit_table(problem, batches, state, move)[:2]
+        return self._visit(self.estimator.update, problem, w, batches, state)
 
     def refresh(self, problem: Problem, w: PyTree, batches: Batches, state: PyTree):
         """Of the visited blocks; others go on until a visit falls on such a step."""
-        move = lambda chain, own, row: self.estimator.refresh(chain, w, own, self._loaded(row, w))
+        return self._visit(self.estimator.refresh, problem, w, batches, state)
+
+    def _visit(self, method: Any, problem: Problem, w: PyTree, batches: Batches, state: PyTree):
+        def move(chain: Problem, draws: Batches, row: PyTree) -> Any:
+            return method(chain, w, draws, self._loaded(row, w))
+
         return visit_table(problem, batches, state, move)[:2]
 
     def _loaded(self, row: PyTree, w: PyTree) -> PyTree:
-        """A row of the table in the dtype of the weights."""
+        """Returns a row of the table in the dtype of the weights."""
         return row if self.store is None else trees.cast(row, jax.tree.leaves(w)[0].dtype)
 
     def believed(self, problem: Problem, state: PyTree) -> dict[str, Array]:

@@ -12,7 +12,7 @@ from jaxtyping import PyTree
 
 from nestax.chain.jacobian import pull_through
 from nestax.chain.problem import Problem
-from nestax.parts.estimator import AbstractEstimator, Batches, Calls, Estimate, Trackers
+from nestax.parts.estimator import AbstractEstimator, Batches, Calls, Estimate
 from nestax.parts.plug_in import plug_in
 from nestax.parts.tables import mean_of_visited, visit_blocks
 
@@ -33,22 +33,18 @@ class Plain(AbstractEstimator):
     """
 
     blocks: ClassVar = "visited"
-
-    @property
-    def passes(self):
-        return {"value": Calls(1, 1)}
+    passes: ClassVar = {"value": Calls(1, 1)}
 
     def init(self, problem: Problem, w: PyTree, batches: Batches):
         if problem.blocks is not None:
-            one = lambda chain, own: _plugged_in(chain, w, own)[0]
-            return mean_of_visited(visit_blocks(problem, batches, one)), PlainState(w, None)
+            estimates = visit_blocks(
+                problem, batches, lambda chain, draws: _plugged_in(chain, w, draws)[0]
+            )
+            return mean_of_visited(estimates), PlainState(w, None)
         return _plugged_in(problem, w, batches)
 
     def update(self, problem: Problem, w: PyTree, batches: Batches, state: PlainState):
         return self.init(problem, w, batches)
-
-    def trackers(self, state: PlainState):
-        return Trackers(state.w, state.value)
 
 
 def _plugged_in(problem: Problem, w: PyTree, batches: Batches) -> tuple[Estimate, PlainState]:

@@ -15,7 +15,6 @@ from typing import ClassVar
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from nestax.chain.jacobian import pull_through
@@ -66,21 +65,12 @@ class PMFS(Snapshots):
         sampled="PMVR",
         certainty="the form of the product's snapshot is INFERRED",
     )
-
-    @property
-    def passes(self):
-        return {"value": Calls(3, 3)}
+    passes: ClassVar = {"value": Calls(3, 3)}
 
     def published_step(self, problem: Problem):
         return FrankWolfe(scaled(self.lr, 1.0, lambda count, steps: steps ** (-1 / 2)))
 
-    def init(self, problem: Problem, w: PyTree, batches: Batches):
-        return self._snapshot(problem, w, batches, jnp.zeros((), jnp.int32))
-
-    def refresh(self, problem: Problem, w: PyTree, batches: Batches, state: PMFSState):
-        return self._snapshot(problem, w, batches, state.count + 1)
-
-    def _snapshot(self, problem: Problem, w: PyTree, batches: Batches, count: Array):
+    def restart(self, problem: Problem, w: PyTree, batches: Batches, count: Array):
         value, pulls = plug_in(problem, w, batches)
         inputs = (w, *value[:-1])
         grad = pull_through(pulls, value[-1])

@@ -18,7 +18,7 @@ from jaxtyping import Array, PyTree
 
 from nestax.chain.problem import Problem
 from nestax.errors import UNIT
-from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
+from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate
 from nestax.parts.matrix_free import draws_in, mean_of_products
 from nestax.parts.settings import Setting, at, scaled, setting
 from nestax.parts.tracking import average
@@ -53,10 +53,7 @@ class PMM(AbstractEstimator):
     per_draw: bool = eqx.field(default=True, static=True)
     exact_levels: bool = eqx.field(default=True, static=True)
     about: ClassVar = About("jiang2024pmvr", "ε⁻⁴", "–", "values, one gradient")
-
-    @property
-    def passes(self):
-        return {"value": Calls(1, 1)}
+    passes: ClassVar = {"value": Calls(1, 1)}
 
     def published_step(self, problem: Problem):
         return FrankWolfe(scaled(self.lr, 1.0, lambda count, steps: steps ** (-2 / 3)))
@@ -73,7 +70,8 @@ class PMM(AbstractEstimator):
         return Estimate(value[-1], grad, {}), PMMState(w, value, grad, state.count + 1)
 
     def _track(self, problem: Problem, w: PyTree, batches: Batches, tracked: Any, beta: Any):
-        """New values, and the product of the Jacobians along them."""
+        """Returns new values, and the product of the Jacobians along them."""
+        # Draw by draw the mean of products has the noise of all levels at once, as published.
         size = draws_in(batches) if self.per_draw else None
         value = []
         pulls = []
@@ -86,6 +84,3 @@ class PMM(AbstractEstimator):
             value.append(x)
             pulls.append(pull)
         return tuple(value), mean_of_products(pulls, value[-1], size)
-
-    def trackers(self, state: PMMState):
-        return Trackers(state.w, state.value)

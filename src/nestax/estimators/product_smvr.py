@@ -11,7 +11,7 @@ v_t      grad                       running product, estimates J_1ᵀ⋯J_Kᵀ a
 ζ_t^i    batch["value" or "grad"]   draws of the backward pass, see `mode`
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -64,14 +64,8 @@ class ProductSMVR(AbstractEstimator):
         "values, one gradient",
         certainty="PMVR with averages multiplied and any step; INFERRED",
     )
-
-    @property
-    def passes(self):
-        return matrix_free.passes_of(self.mode)
-
-    @property
-    def lag(self):
-        return 1 if self.mode == "lagged" else 0
+    passes: ClassVar[Any] = property(lambda self: matrix_free.passes_of(self.mode))
+    lag: ClassVar[Any] = property(lambda self: 1 if self.mode == "lagged" else 0)
 
     def published(self, problem: Problem, sizes: tuple[int, ...]) -> dict[str, Setting]:
         return {"beta": falling_beta()}

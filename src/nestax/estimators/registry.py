@@ -2,12 +2,13 @@
 
 import dataclasses
 import difflib
+from collections.abc import Callable
 from typing import NamedTuple
 
 import nestax.estimators as estimators
 from nestax.errors import SettingError
 from nestax.estimators.bibliography import BIBTEX
-from nestax.parts.estimator import AbstractEstimator
+from nestax.parts.estimator import AbstractEstimator, Calls
 from nestax.table import Table
 
 
@@ -28,25 +29,27 @@ class Row(NamedTuple):
 
 
 def classes() -> dict[str, type[AbstractEstimator]]:
-    """Every method by name: whatever ``nestax.estimators`` imports."""
+    """Returns every method by name: whatever ``nestax.estimators`` imports."""
     names = sorted(estimators.__all__, key=str.lower)
     return {name: getattr(estimators, name) for name in names}
 
 
 def find(name: str) -> type[AbstractEstimator]:
-    """The method of that name; capitals and hyphens do not matter."""
-    plain = lambda text: text.lower().replace("-", "").replace("_", "")
-    known = classes()
-    for each, method in known.items():
-        if plain(each) == plain(name):
-            return method
-    near = difflib.get_close_matches(plain(name), map(plain, known), n=1)
-    hint = f"did you mean {find(near[0]).__name__!r}?" if near else "nx.methods() lists them all."
+    """Returns the method of that name; capitals and hyphens do not matter."""
+    known = {_plain(title): method for title, method in classes().items()}
+    if _plain(name) in known:
+        return known[_plain(name)]
+    near = difflib.get_close_matches(_plain(name), known, n=1)
+    hint = f"did you mean {known[near[0]].__name__!r}?" if near else "nx.methods() lists them all."
     raise SettingError(f"no method is called {name!r}; {hint}")
 
 
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "").replace("_", "")
+
+
 def as_estimator(method: str | AbstractEstimator) -> AbstractEstimator:
-    """The method itself, or with its default settings if it is named."""
+    """Returns the method itself, or with its default settings if it is named."""
     method = find(method)() if isinstance(method, str) else method
     if not isinstance(method, AbstractEstimator):
         raise SettingError(f"method must be a name or an estimator such as nx.SMVR(); got {method!r}.")
@@ -76,7 +79,7 @@ def cite(name: str | type[AbstractEstimator]) -> None:
         references = _references(method)
     if not references:
         raise SettingError(f"{name} is no published method, so there is nothing to cite.")
-    print("\n".join(BIBTEX[reference].strip() for reference in references))
+    print("\n".join(BIBTEX[reference] for reference in references))
 
 
 def _references(cls: type[AbstractEstimator]) -> list[str]:
@@ -87,7 +90,7 @@ def _row(name: str, cls: type[AbstractEstimator]) -> Row:
     method = cls()
     about = cls.about
     inner = method.passes
-    outer = method.outer_passes
+    outer = method.outer_passes or inner
     fields = {field.name for field in dataclasses.fields(method)}
     often = ""
     if method.period == 1:
@@ -96,32 +99,22 @@ def _row(name: str, cls: type[AbstractEstimator]) -> Row:
         often = "b, n every q" if method.refresh_batch == "population" else "b, B every q"
     elif method.refresh_batch == "population":
         often = "b, n every q" if "period" in fields else "b, n at the start"
-    count = lambda which: (
-        often
-        if method.period == 1
-        else _both(
-            _times(sum(getattr(calls, which) for calls in inner.values())),
-            _times(sum(getattr(calls, which) for calls in outer.values())),
-        )
-    )
-    samples = often or _both(_times(len(inner)), _times(len(outer)))
+
+    def cost(count: Callable[[dict[str, Calls]], int]) -> str:
+        """b draws times a count, which may be another one at the outermost level."""
+        first, last = ({0: "0", 1: "b"}.get(n, f"{n}b") for n in map(count, (inner, outer)))
+        return first if first == last else f"{first}, outer {last}"
+
+    every_step = often if method.period == 1 else ""
     return Row(
         name=name,
         levels="any" if about.levels is None else str(about.levels),
-        samples=samples,
-        value_calls=count("values"),
-        derivative_calls=count("derivatives"),
+        samples=often or cost(len),
+        value_calls=every_step or cost(lambda passes: sum(c.values for c in passes.values())),
+        derivative_calls=every_step or cost(lambda passes: sum(c.derivatives for c in passes.values())),
         memory=about.memory,
         rate=about.rate,
         assumes=about.assumes,
         reference=", ".join(_references(cls)) or "–",
         certainty=about.certainty if about.reference else "–",
     )
-
-
-def _times(n: int) -> str:
-    return {0: "0", 1: "b"}.get(n, f"{n}b")
-
-
-def _both(inner: str, outer: str) -> str:
-    return inner if inner == outer else f"{inner}, outer {outer}"

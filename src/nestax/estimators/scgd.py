@@ -18,7 +18,7 @@ from jaxtyping import Array, PyTree
 from nestax.chain.jacobian import pull_through
 from nestax.chain.problem import Problem
 from nestax.errors import UNIT
-from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
+from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate
 from nestax.parts.plug_in import plug_in
 from nestax.parts.settings import Setting, at, scaled, setting
 from nestax.parts.tracking import average
@@ -44,10 +44,7 @@ class SCGD(AbstractEstimator):
 
     beta: Setting | None = setting(UNIT, default=None)
     about: ClassVar = About("wang2017scgd", "ε⁻⁸", levels=2, instead="TSCGD")
-
-    @property
-    def passes(self):
-        return {"value": Calls(1, 1)}
+    passes: ClassVar = {"value": Calls(1, 1)}
 
     def published(self, problem: Problem, sizes: tuple[int, ...]):
         return {"beta": lambda count: (count + 1.0) ** -0.5}
@@ -64,11 +61,9 @@ class SCGD(AbstractEstimator):
         g, f = problem.levels
         omega, nu = (batch["value"] for batch in batches)
         sampled, pull_g = g.value_and_pull(w, omega)
+        # y moves first: ∇f is taken at the new average, as published.
         y = g.project(average(state.value[0], at(self.beta, state.count + 1), sampled))
         value, pull_f = f.value_and_pull(y, nu)
         grad = pull_through([pull_g, pull_f], value)
         value = f.project(value)
         return Estimate(value, grad, {}), SCGDState(w, (y, value), state.count + 1)
-
-    def trackers(self, state: SCGDState):
-        return Trackers(state.w, state.value)

@@ -10,7 +10,7 @@ y_k^i    value[i-1]  running value of level i, i = 1..K-1
 α, β     lr, beta    both of order 1/√N
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -20,23 +20,18 @@ from jaxtyping import Array, PyTree
 from nestax.chain.jacobian import pull_through
 from nestax.chain.problem import Problem
 from nestax.errors import UNIT
-from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
+from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate
 from nestax.parts.plug_in import plug_in
 from nestax.parts.settings import Setting, at, choice, scaled, setting
 from nestax.parts.tracking import storm
 from nestax.steps import Descent
+from nestax.steps.descent import beta_of_order_root
 
 
 class SCSCState(eqx.Module):
     w: PyTree
     value: tuple[PyTree, ...]
     count: Array
-
-
-def published_beta(count: Array, steps: Array) -> Array:
-    """min(1/2, 10/√N): of order α, as published; the factor is ours."""
-    del count
-    return jnp.minimum(0.5, 10 * steps**-0.5)
 
 
 class SCSC(AbstractEstimator):
@@ -57,17 +52,11 @@ class SCSC(AbstractEstimator):
     beta: Setting | None = setting(UNIT, default=None)
     mode: str = choice("two-point", "single-point", default="two-point")
     about: ClassVar = About("chen2021scsc", "ε⁻⁴", "smooth, Lipschitz draws")
-
-    @property
-    def passes(self):
-        return {"value": Calls(2 if self.mode == "two-point" else 1, 1)}
-
-    @property
-    def outer_passes(self):
-        return {"value": Calls(1, 1)}
+    passes: ClassVar[Any] = property(lambda self: {"value": Calls(1 + (self.mode == "two-point"), 1)})
+    outer_passes: ClassVar = {"value": Calls(1, 1)}
 
     def published(self, problem: Problem, sizes: tuple[int, ...]):
-        return {"beta": published_beta}
+        return {"beta": beta_of_order_root}
 
     def published_step(self, problem: Problem):
         return Descent(scaled(self.lr, 1.0, lambda count, steps: steps**-0.5))
@@ -85,6 +74,7 @@ class SCSC(AbstractEstimator):
         old = state.w
         for i, (level, batch) in enumerate(zip(problem.levels, batches, strict=True)):
             y, push, pull = level.value_and_maps(new, batch["value"])
+            # The outermost value is raw: only its derivative enters the gradient.
             if not level.deterministic and i < len(problem.levels) - 1:
                 if self.mode == "two-point":
                     y_old = level.value(old, batch["value"])
@@ -97,6 +87,3 @@ class SCSC(AbstractEstimator):
             pulls.append(pull)
         state = SCSCState(w, tuple(value), state.count + 1)
         return Estimate(value[-1], pull_through(pulls, value[-1]), {}), state
-
-    def trackers(self, state: SCSCState):
-        return Trackers(state.w, state.value)

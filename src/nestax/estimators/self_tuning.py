@@ -16,7 +16,7 @@ k_1, k_2    gain             see nestax.parts.gains
 """
 
 import dataclasses
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -82,10 +82,8 @@ class SelfTuning(AbstractEstimator):
         "kalman1960", "–", "–", "values, Jacobians, spreads", instead="SMVR", certainty="own work"
     )
 
-    @property
-    def passes(self):
-        """Levels after the first are also evaluated at the inputs that plain batches would have."""
-        return {"value": Calls(3, 2 if self.derivatives == "fresh" else 3)}
+    #: Levels after the first are also evaluated at the inputs that plain batches would have.
+    passes: ClassVar[Any] = property(lambda self: {"value": Calls(3, 3 - (self.derivatives == "fresh"))})
 
     def level_passes(self, problem: Problem):
         calls = [Calls(2, 1 + self._remembers(level)) for level in problem.levels]
@@ -99,27 +97,26 @@ class SelfTuning(AbstractEstimator):
         return self._track(problem, w, batches, state)
 
     def _track(self, problem: Problem, w: PyTree, batches: Batches, state: SelfTuningState | None):
-        """Every level in turn; without a state at the start, where nothing is remembered yet."""
+        """Tracks every level in turn; without a state at the start, where nothing is remembered yet."""
         value: list[PyTree] = []
         seen: list[Seen] = []
         plain: list[Map] = []
         new = mean = w
-        first, count = draws_of(batches), jnp.zeros((), jnp.int32)
-        if state is not None:
-            first, count = state.first, state.count + 1
+        first = draws_of(batches) if state is None else state.first
+        count = jnp.zeros((), jnp.int32) if state is None else state.count + 1
         for i, (level, batch) in enumerate(zip(problem.levels, batches, strict=True)):
             before = None
             if state is not None:
                 old = state.value[i - 1] if i else state.w
                 before = Before(old, (state.value[i], state.jac[i]), state.believed[i], count, first[i])
-            here = look(level, new, batch["value"], before, self._remembers(level))
-            pulled = here.mean, here.plain
+            level_seen = look(level, new, batch["value"], before, self._remembers(level))
+            pulled = level_seen.mean, level_seen.plain
             if i and state is not None:
                 pulled = level.value_and_pull(mean, batch["value"])
             mean = level.project(pulled[0])
             plain.append(pulled[1])
-            seen.append(here)
-            value.append(level.project(here.value))
+            seen.append(level_seen)
+            value.append(level.project(level_seen.value))
             new = value[-1]
         tracked = [one.pull for one in seen], value[-1]
         grad, usual, of_batch = gradient(tracked, (plain, mean), state and state.usual, count)

@@ -20,7 +20,7 @@ from nestax.chain.jacobian import Jacobian, pull_through
 from nestax.chain.problem import Problem
 from nestax.errors import POSITIVE, UNIT
 from nestax.parts.balls import Ball, Held, RunningRadius
-from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
+from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate
 from nestax.parts.settings import Setting, at, choice, per_level, setting
 from nestax.parts.tracking import storm
 from nestax.steps.descent import descent_beside, falling_beta
@@ -65,10 +65,7 @@ class SMVR(AbstractEstimator):
     about: ClassVar = About(
         "jiang2022smvr", "ε⁻³", "mean-squared smooth draws", "values, Jacobians", instead="AdjointSMVR"
     )
-
-    @property
-    def passes(self):
-        return {"value": Calls(2, 2)}
+    passes: ClassVar = {"value": Calls(2, 2)}
 
     def published(self, problem: Problem, sizes: tuple[int, ...]):
         if self.beta is not None:
@@ -80,6 +77,7 @@ class SMVR(AbstractEstimator):
 
     def init(self, problem: Problem, w: PyTree, batches: Batches):
         nothing = (None,) * len(problem.levels)
+        # A count of −1, so that the first estimate is number 0 like that of every other method.
         empty = SMVRState(w, nothing, nothing, nothing, jnp.full((), -1, jnp.int32))
         return self._track(problem, w, batches, empty)
 
@@ -87,14 +85,19 @@ class SMVR(AbstractEstimator):
         return self._track(problem, w, batches, state, 1 - at(self.beta, state.count + 1))
 
     def _track(self, problem: Problem, w: PyTree, batches: Batches, state: SMVRState, keep: Any = None):
-        """Every level in turn; ``keep`` is None at the start, where there is nothing to keep."""
+        """Tracks every level in turn; ``keep`` is None at the start, where there is nothing to keep."""
         value = []
         jac = []
         held = []
         new = w
         old = state.w
         for i, (level, batch) in enumerate(zip(problem.levels, batches, strict=True)):
-            ball = self._ball(i, len(problem.levels))
+            ball = None
+            if self.radius is not None:
+                radius: Any = self.radius
+                if not isinstance(radius, RunningRadius):
+                    radius = per_level(radius, i, len(problem.levels))
+                ball = Ball(radius, self.ball)
             u, drawn = level.value_and_jac(new, batch["value"])
             V = drawn
             if keep is not None and not level.deterministic:
@@ -110,15 +113,11 @@ class SMVR(AbstractEstimator):
             held.append(remembered)
             new = value[-1]
             old = state.value[i]
+        # From the outermost level inwards: vectors are multiplied, and never two Jacobians.
         grad = pull_through([V.pull for V in jac], value[-1])
         kept = (None if v.deterministic else V for v, V in zip(problem.levels, jac, strict=True))
         state = SMVRState(w, tuple(value), tuple(kept), tuple(held), state.count + 1)
         return Estimate(value[-1], grad, self._activity(state)), state
-
-    def _ball(self, i: int, levels: int) -> Ball | None:
-        if self.radius is None or isinstance(self.radius, RunningRadius):
-            return self.radius and Ball(self.radius, self.ball)
-        return Ball(per_level(self.radius, i, levels), self.ball)
 
     def _activity(self, state: SMVRState) -> dict[str, Array]:
         """At what share of the steps each ball was active."""
@@ -126,6 +125,3 @@ class SMVR(AbstractEstimator):
             return {}
         often = jnp.stack([held.active for held in state.held if held is not None])
         return {"ball_active": (often / (state.count + 1)).astype(state.value[-1].dtype)}
-
-    def trackers(self, state: SMVRState):
-        return Trackers(state.w, state.value, state.jac)

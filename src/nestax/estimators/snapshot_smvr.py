@@ -14,13 +14,12 @@ from typing import ClassVar
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from nestax.chain.jacobian import Jacobian, pull_through
 from nestax.chain.problem import Problem
 from nestax.errors import UNIT
-from nestax.parts.estimator import About, Batches, Calls, Estimate, Trackers
+from nestax.parts.estimator import About, Batches, Calls, Estimate
 from nestax.parts.restarts import Snapshots
 from nestax.parts.settings import Setting, at, setting
 
@@ -54,18 +53,9 @@ class SnapshotSMVR(Snapshots):
         finite=True,
         certainty="by analogy with PMFS; the paper was not read",
     )
+    passes: ClassVar = {"value": Calls(3, 3)}
 
-    @property
-    def passes(self):
-        return {"value": Calls(3, 3)}
-
-    def init(self, problem: Problem, w: PyTree, batches: Batches):
-        return self._snapshot(problem, w, batches, jnp.zeros((), jnp.int32))
-
-    def refresh(self, problem: Problem, w: PyTree, batches: Batches, state: SnapshotState):
-        return self._snapshot(problem, w, batches, state.count + 1)
-
-    def _snapshot(self, problem: Problem, w: PyTree, batches: Batches, count: Array):
+    def restart(self, problem: Problem, w: PyTree, batches: Batches, count: Array):
         at = []
         full = []
         x = w
@@ -80,6 +70,7 @@ class SnapshotSMVR(Snapshots):
         beta = at(self.beta, state.count + 1)
 
         def track(new, old, snapshot, full, tracked):
+            # Next to the snapshot the draws cancel: what is left is the population mean.
             h = new - snapshot + full
             return (1 - beta) * (tracked + new - old) + beta * h
 
@@ -103,11 +94,9 @@ class SnapshotSMVR(Snapshots):
 
     def _read(self, problem, w, value, jac, at, full, count):
         stochastic = [not level.deterministic for level in problem.levels]
-        keep = lambda trackers: tuple(
-            x if s else None for s, x in zip(stochastic, trackers, strict=True)
+        jacs, at, full = (
+            tuple(x if s else None for s, x in zip(stochastic, trackers, strict=True))
+            for trackers in (jac, at, full)
         )
-        state = SnapshotState(w, tuple(value), keep(jac), keep(at), keep(full), count)
+        state = SnapshotState(w, tuple(value), jacs, at, full, count)
         return Estimate(value[-1], pull_through([V.pull for V in jac], value[-1]), {}), state
-
-    def trackers(self, state: SnapshotState):
-        return Trackers(state.w, state.value, state.jac)

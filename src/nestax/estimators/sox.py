@@ -20,11 +20,12 @@ from jaxtyping import Array, PyTree
 from nestax.chain.jacobian import pull_through
 from nestax.chain.problem import Problem
 from nestax.errors import UNIT
-from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
+from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate
 from nestax.parts.settings import Setting, at, scaled, setting
 from nestax.parts.tables import fill_table, visit_table
 from nestax.parts.tracking import average
 from nestax.steps import Descent
+from nestax.steps.descent import beta_of_order_root
 
 
 class SOXState(eqx.Module):
@@ -34,12 +35,6 @@ class SOXState(eqx.Module):
     value: tuple[PyTree, Array]
     grad: PyTree
     count: Array
-
-
-def published_rate(count: Array, steps: Array) -> Array:
-    """min(1/2, 10/√N): of the published order; the factor is ours."""
-    del count
-    return jnp.minimum(0.5, 10 * steps**-0.5)
 
 
 class SOX(AbstractEstimator):
@@ -66,42 +61,38 @@ class SOX(AbstractEstimator):
         2,
         "BlockSMVR",
     )
-
-    @property
-    def passes(self):
-        return {"value": Calls(1, 0), "grad": Calls(0, 1)}
-
-    @property
-    def outer_passes(self):
-        return {"grad": Calls(1, 1)}
+    passes: ClassVar = {"value": Calls(1, 0), "grad": Calls(0, 1)}
+    outer_passes: ClassVar = {"grad": Calls(1, 1)}
 
     def published(self, problem: Problem, sizes: tuple[int, ...]):
-        return {"gamma": published_rate, "beta": published_rate}
+        return {"gamma": beta_of_order_root, "beta": beta_of_order_root}
 
     def published_step(self, problem: Problem):
         return Descent(scaled(self.lr, 1.0, lambda count, steps: steps**-0.5))
 
     def init(self, problem: Problem, w: PyTree, batches: Batches):
-        start = lambda chain, own: _look(chain, w, own, None, 1.0)
+        def start(chain: Problem, draws: Batches) -> Any:
+            return _look(chain, w, draws, None, 1.0)
+
         (value, grad), table = fill_table(problem, batches, start)
         return Estimate(value, grad, {}), SOXState(w, table, grad, jnp.zeros((), jnp.int32))
 
     def update(self, problem: Problem, w: PyTree, batches: Batches, state: SOXState):
         count = state.count + 1
-        move = lambda chain, own, row: _look(chain, w, own, row[0], at(self.gamma, count))
+
+        def move(chain: Problem, draws: Batches, row: Any) -> Any:
+            return _look(chain, w, draws, row[0], at(self.gamma, count))
+
         (value, z), table, _ = visit_table(problem, batches, state.value, move)
         grad = average(state.grad, at(self.beta, count), z)
         return Estimate(value, grad, {}), SOXState(w, table, grad, count)
 
-    def trackers(self, state: SOXState):
-        return Trackers(state.w, state.value)
 
-
-def _look(chain: Problem, w: PyTree, own: Batches, u: PyTree, gamma: Any) -> Any:
+def _look(chain: Problem, w: PyTree, draws: Batches, u: PyTree, gamma: Any) -> Any:
     """f and its gradient in one block, and the block's new row; the start has no old u."""
     g, f = chain.levels
-    new = g.value(w, own[0]["value"])
+    new = g.value(w, draws[0]["value"])
     u = g.project(new if u is None else average(u, gamma, new))
-    _, pull_g = g.value_and_pull(w, own[0]["grad"])
-    value, pull_f = f.value_and_pull(u, own[1]["grad"])
+    _, pull_g = g.value_and_pull(w, draws[0]["grad"])
+    value, pull_f = f.value_and_pull(u, draws[1]["grad"])
     return (value, pull_through([pull_g, pull_f], value)), (u, value)

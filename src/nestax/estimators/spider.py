@@ -48,10 +48,7 @@ class SpiderBoost(Restarting):
     about: ClassVar = About(
         "wang2019spiderboost", "ε⁻³", "smooth draws, large batches", "one gradient", 1, "NestedSPIDER"
     )
-
-    @property
-    def passes(self):
-        return {"value": Calls(2, 2)}
+    passes: ClassVar = {"value": Calls(2, 2)}
 
     def restart(self, problem: Problem, w: PyTree, batches: Batches, count: Array):
         return self._read(problem, w, value_and_gradient(problem, w, batches), count)
@@ -59,6 +56,7 @@ class SpiderBoost(Restarting):
     def update(self, problem: Problem, w: PyTree, batches: Batches, state: SpiderState):
         new = value_and_gradient(problem, w, batches)
         old = value_and_gradient(problem, state.w, batches)
+        # Nothing is forgotten, so errors add up along the differences until the next restart.
         tracked = storm(new, 1.0, (state.value, state.grad), old)
         return self._read(problem, w, tracked, state.count + 1)
 

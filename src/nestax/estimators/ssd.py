@@ -62,14 +62,8 @@ class SSD(AbstractEstimator):
         "query points",
         certainty="a reconstruction; the paper was not read",
     )
-
-    @property
-    def passes(self):
-        return {"value": Calls(1, 1), "grad": Calls(0, 1)}
-
-    @property
-    def outer_passes(self):
-        return {"grad": Calls(0, 1)}
+    passes: ClassVar = {"value": Calls(1, 1), "grad": Calls(0, 1)}
+    outer_passes: ClassVar = {"grad": Calls(0, 1)}
 
     def check(self, problem: Problem):
         super().check(problem)
@@ -82,6 +76,7 @@ class SSD(AbstractEstimator):
 
     def init(self, problem: Problem, w: PyTree, batches: Batches):
         query = tuple(level.shape.inputs.structs() for level in problem.levels)
+        # Their weight is 0 at t = 1, where τ_1 = 0: the first query points are the inputs themselves.
         zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), query)
         return self.update(problem, w, batches, SSDState(w, zeros, jnp.zeros((), jnp.int32)))
 

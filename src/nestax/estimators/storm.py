@@ -53,10 +53,7 @@ class STORM(AbstractEstimator):
     about: ClassVar = About(
         "cutkosky2019storm", "ε⁻³", "smooth draws, bounded gradients", "one gradient", 1, "SMVR"
     )
-
-    @property
-    def passes(self):
-        return {"value": Calls(2, 2)}
+    passes: ClassVar = {"value": Calls(2, 2)}
 
     def published(self, problem: Problem, sizes: tuple[int, ...]):
         return {"lr": 0.1}
@@ -69,6 +66,7 @@ class STORM(AbstractEstimator):
         return self._read(w, value, grad, _squared(grad), jnp.zeros((), jnp.int32))
 
     def update(self, problem: Problem, w: PyTree, batches: Batches, state: STORMState):
+        # a_t follows from the gradients up to the step before, so it knows nothing of this step's draw.
         keep = 1 - jnp.minimum(1, self.c * self._rate(state.total, state.count) ** 2)
         keep = keep.astype(state.value.dtype)
         new = value_and_gradient(problem, w, batches)

@@ -19,7 +19,7 @@ from jaxtyping import Array, PyTree
 from nestax.chain.jacobian import Jacobian, pull_through
 from nestax.chain.problem import Problem
 from nestax.errors import POSITIVE, UNIT
-from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
+from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate
 from nestax.parts.settings import Setting, at, setting
 from nestax.parts.tracking import storm
 from nestax.steps import Bounded
@@ -53,14 +53,8 @@ class STORMC(AbstractEstimator):
     about: ClassVar = About(
         "yuan2020stormc", "ε⁻³", "mean-squared smooth draws", "value, Jacobian, gradient", 2
     )
-
-    @property
-    def passes(self):
-        return {"value": Calls(2, 0), "jac": Calls(0, 2)}
-
-    @property
-    def outer_passes(self):
-        return {"jac": Calls(0, 2)}
+    passes: ClassVar = {"value": Calls(2, 0), "jac": Calls(0, 2)}
+    outer_passes: ClassVar = {"jac": Calls(0, 2)}
 
     def published(self, problem: Problem, sizes: tuple[int, ...]):
         return {"beta_jac": self.beta, "beta_grad": self.beta}
@@ -89,10 +83,8 @@ class STORMC(AbstractEstimator):
         outer, pull_new = f.value_and_pull(value, batches[1]["jac"])
         _, pull_old = f.value_and_pull(state.value[0], batches[1]["jac"])
         new = pull_through([G.pull, pull_new], outer)
+        # What is subtracted is the product of the step before, with this step's draws of f alone.
         old = pull_through([state.jac.pull, pull_old], outer)
         grad = storm(new, keep_grad, state.grad, old)
         state = STORMCState(w, (value, f.project(outer)), G, grad, state.count + 1)
         return Estimate(state.value[1], grad, {}), state
-
-    def trackers(self, state: STORMCState):
-        return Trackers(state.w, state.value, (state.jac, None))

@@ -23,7 +23,7 @@ from jaxtyping import Array, PyTree
 from nestax.chain.jacobian import pull_through
 from nestax.chain.problem import Problem
 from nestax.errors import UNIT
-from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
+from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate
 from nestax.parts.plug_in import linearise
 from nestax.parts.settings import Setting, at, per_level, scaled, setting
 from nestax.parts.tracking import average
@@ -64,14 +64,8 @@ class TSCGD(AbstractEstimator):
     first_lr: ClassVar = 1.0
     exponent: ClassVar = staticmethod(lambda K: 1 - 2.0**-K)
     about: ClassVar = About("yang2019tscgd", "ε^-2^(K+1)", certainty="exponents for K > 2 are INFERRED")
-
-    @property
-    def passes(self):
-        return {"value": Calls(1, 0), "grad": Calls(0, 1)}
-
-    @property
-    def outer_passes(self):
-        return {"grad": Calls(0, 1)}
+    passes: ClassVar = {"value": Calls(1, 0), "grad": Calls(0, 1)}
+    outer_passes: ClassVar = {"grad": Calls(0, 1)}
 
     def published(self, problem: Problem, sizes: tuple[int, ...]):
         return {"beta": functools.partial(self.betas, levels=len(problem.levels))}
@@ -114,9 +108,6 @@ class TSCGD(AbstractEstimator):
         state = TSCGDState(w, (*inner, problem.levels[-1].project(values[-1])), count)
         return Estimate(state.value[-1], pull_through(pulls, values[-1]), {}), state
 
-    def trackers(self, state: TSCGDState):
-        return Trackers(state.w, state.value)
-
 
 class ATSCGD(TSCGD):
     """A-TSCGD: as ``TSCGD``, with level i queried at an extrapolated point.
@@ -136,5 +127,6 @@ class ATSCGD(TSCGD):
     exponent: ClassVar = staticmethod(lambda K: (3 + K) / (7 + K))
 
     def query_point(self, problem: Problem, i: int, new: PyTree, old: PyTree, rate: Array):
+        # Extrapolated by 1/β: the average of queries at z then follows the input to first order.
         z = jax.tree.map(lambda n, o: o + (n - o) / rate, new, old)
         return z if i == 0 else problem.levels[i - 1].project(z)

@@ -18,7 +18,7 @@ from jaxtyping import PyTree
 
 from nestax.chain.jacobian import Jacobian, pull_through
 from nestax.chain.problem import Problem
-from nestax.parts.estimator import About, Batches, Calls, Estimate, Trackers
+from nestax.parts.estimator import About, Batches, Calls, Estimate
 from nestax.parts.restarts import Snapshots
 from nestax.parts.tracking import storm
 
@@ -51,10 +51,7 @@ class VRSCPG(Snapshots):
         "SnapshotSMVR",
         finite=True,
     )
-
-    @property
-    def passes(self):
-        return {"value": Calls(2, 2)}
+    passes: ClassVar = {"value": Calls(2, 2)}
 
     def init(self, problem: Problem, w: PyTree, batches: Batches):
         g, f = problem.levels
@@ -74,6 +71,7 @@ class VRSCPG(Snapshots):
         g_new, J_new = g.value_and_jac(w, rows)
         g_at, J_at = g.value_and_jac(state.at, rows)
         g_full, G_full, grad_full = state.full
+        # SVRG is STORM around the snapshot instead of the step before, with nothing forgotten.
         value = g.project(storm(g_new, 1.0, g_full, g_at))
         G = storm(J_new, 1.0, G_full, J_at)
         outer, pull_new = f.value_and_pull(value, outer_rows)
@@ -83,6 +81,3 @@ class VRSCPG(Snapshots):
         grad = storm(new, 1.0, grad_full, old)
         state = VRSCPGState(w, (value, f.project(outer)), G, state.at, state.full)
         return Estimate(state.value[1], grad, {}), state
-
-    def trackers(self, state: VRSCPGState):
-        return Trackers(state.w, state.value, (state.jac, None))

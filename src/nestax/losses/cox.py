@@ -42,7 +42,7 @@ class RiskSets(eqx.Module):
 
 
 def risk_sets(time: Any, event: Any, *, ties: str = "efron", dtype: Any = float) -> RiskSets:
-    """The state of ``cox`` before anything was seen.
+    """Makes the state of ``cox`` before anything was seen.
 
     Args:
         time: when the follow-up of every row of the data ended, at least 0.
@@ -65,17 +65,12 @@ def risk_sets(time: Any, event: Any, *, ties: str = "efron", dtype: Any = float)
         deaths = np.concatenate([[0], np.cumsum(happened)])
         together = np.maximum(deaths[last + 1] - deaths[first], 1)
         tied = np.where(happened, (np.arange(len(time)) - last + together - 1) / together, 0)
-    whole = lambda x: jnp.asarray(x, jnp.int32)
-    number = lambda x: jnp.asarray(x, dtype)
-    return RiskSets(
-        track_init(jnp.zeros((), dtype), n=len(time)),
-        whole(order),
-        whole(first),
-        whole(last),
-        number(happened),
-        number(tied),
-        whole(np.argsort(order)),
+    order, first, last, place = (
+        jnp.asarray(x, jnp.int32) for x in (order, first, last, np.argsort(order))
     )
+    event, tied = (jnp.asarray(x, dtype) for x in (happened, tied))
+    memory = track_init(jnp.zeros((), dtype), n=len(time))
+    return RiskSets(memory, order, first, last, event, tied, place)
 
 
 def cox(risk: Float[Array, " b"], state: RiskSets, index: Any) -> tuple[Array, RiskSets]:
@@ -109,11 +104,11 @@ def cox(risk: Float[Array, " b"], state: RiskSets, index: Any) -> tuple[Array, R
             f"risk is a vector with one number per row of the batch; got {jnp.shape(risk)}."
         )
     risk, memory = track(risk, state.memory, index, beta=1.0)
-    place = state.place[trees.row_numbers(index)]
+    places = state.place[trees.row_numbers(index)]
     log_sum, weight = jax.lax.stop_gradient(_sums(state, memory.value))
-    event = state.event[place]
-    value = jnp.mean(event * (log_sum[place] - jax.lax.stop_gradient(risk)))
-    slope = weight[place] - event
+    event = state.event[places]
+    value = jnp.mean(event * (log_sum[places] - jax.lax.stop_gradient(risk)))
+    slope = weight[places] - event
     value = value + jnp.mean(slope * (risk - jax.lax.stop_gradient(risk)))
     return value, eqx.tree_at(lambda s: s.memory, state, memory)
 
@@ -134,7 +129,10 @@ def _sums(sets: RiskSets, risk: Array) -> tuple[Array, Array]:
     hazard = jnp.where(known, hazard, jnp.where(mean > 0, mean, 1))[sets.order]
     total = jnp.cumsum(hazard)[sets.last]
     rows = len(hazard)
-    at_time = lambda x: jax.ops.segment_sum(x, sets.last, rows, indices_are_sorted=True)[sets.last]
+
+    def at_time(x: Array) -> Array:
+        return jax.ops.segment_sum(x, sets.last, rows, indices_are_sorted=True)[sets.last]
+
     left = total - sets.tied * at_time(sets.event * hazard)
     added = sets.event / left
     until = jnp.cumsum(added[::-1])[::-1][sets.first]

@@ -79,8 +79,9 @@ def cvar_robust(
         )
     else:
         losses, state = track(losses, state, index, beta=1.0)
-        seen = jnp.where(jnp.isfinite(state.value), state.value, jnp.nan)
-        t = jnp.nanquantile(seen, 1 - share)
+        # NaN is what ``nanquantile`` passes over; inf, for rows not seen yet, would be the largest loss.
+        known = jnp.where(jnp.isfinite(state.value), state.value, jnp.nan)
+        t = jnp.nanquantile(known, 1 - share)
     return t + jnp.mean(jnp.maximum(losses - t, 0)) / share, state
 
 
@@ -100,7 +101,7 @@ def donsker_varadhan(joint: Array, marginal: Array, state: TrackState | None, **
 def info_nce(
     similarity: Array, state: TrackState | None, index: Any, *, temperature: Any, **memory: Any
 ) -> Tracked:
-    """Mean over anchors i of log E_{j≠i} exp((s_ij − s_ii)/τ): all negatives are remembered.
+    """Computes the mean over anchors i of log E_{j≠i} exp((s_ij − s_ii)/τ), all negatives remembered.
 
     Args:
         similarity: s_ij of anchor i and candidate j of the batch, rows × rows; partners on the diagonal.
@@ -116,11 +117,12 @@ def info_nce(
             f"on the diagonal; got {similarity.shape}."
         )
     rows = _batch("info_nce", similarity)
-    own = jnp.eye(rows, dtype=bool)
+    diagonal = jnp.eye(rows, dtype=bool)
     s = (similarity - jnp.diagonal(similarity)[:, None]) / temperature
-    s = jnp.where(own, -jnp.inf, s) + np.log(rows / (rows - 1))
-    each, state = log_mean_exp(s, state, index, **memory)
-    return jnp.mean(each), state
+    # −inf leaves the partner out of the sum, and gives it a derivative of 0.
+    s = jnp.where(diagonal, -jnp.inf, s) + np.log(rows / (rows - 1))
+    losses, state = log_mean_exp(s, state, index, **memory)
+    return jnp.mean(losses), state
 
 
 def average_precision(
@@ -159,8 +161,8 @@ def average_precision(
     y = jnp.maximum(jnp.asarray(labels, scores.dtype), 0)
     ranks = jnp.stack([loss @ y, jnp.sum(loss, 1)], axis=1) / (rows - 1)
     ranks, state = track(ranks, state, index, **memory)
-    own = margin**2 / max(n - 1, 1)
-    precision = (ranks[:, 0] + own) / (ranks[:, 1] + own)
+    self_share = margin**2 / max(n - 1, 1)
+    precision = (ranks[:, 0] + self_share) / (ranks[:, 1] + self_share)
     return -jnp.mean(y * precision), state
 
 
@@ -173,7 +175,7 @@ def _one_per_row(name: str, numbers: Array) -> None:
 
 
 def _batch(name: str, rows: PyTree) -> int:
-    """How many rows a batch has that compares them with each other."""
+    """Returns how many rows a batch has that compares them with each other."""
     size = rows.shape[0]
     if size < 2:
         raise SettingError(

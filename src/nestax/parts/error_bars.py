@@ -101,5 +101,10 @@ def _of_gradient(
         return out
 
     base = gradient(tracked)
-    square = lambda key: optax.tree.norm(optax.tree.sub(gradient(moved(key)), base), squared=True)
-    return jnp.sqrt(jnp.mean(jax.lax.map(square, jax.random.split(jax.random.key(0), PROBES))))
+
+    def squared_change(key: Array) -> Array:
+        return optax.tree.norm(optax.tree.sub(gradient(moved(key)), base), squared=True)
+
+    # The same perturbations at every record, so that records differ by what the run did alone; one after
+    # the other, for each holds a tree of the size of all trackers.
+    return jnp.sqrt(jnp.mean(jax.lax.map(squared_change, jax.random.split(jax.random.key(0), PROBES))))

@@ -112,7 +112,18 @@ class AbstractEstimator(Settings):
     lr: Setting | None = eqx.field(
         default=None, kw_only=True, converter=as_setting, metadata=checked(POSITIVE)
     )
+    # What a class declares; a property of that name where it depends on a setting.
     about: ClassVar[About] = About()
+    #: Every independent batch that a step draws per level, with its evaluations per draw.
+    passes: ClassVar[Any]
+    #: The same for the outermost level, where it needs less, with some of those names.
+    outer_passes: ClassVar[Any] = None
+    #: How many steps old the weights are that the gradient estimate belongs to.
+    lag: ClassVar[Any] = 0
+    #: Every so many steps ``refresh`` is called instead of ``update``; None means never.
+    period: ClassVar[Any] = None
+    #: How many draws a refresh and the start see, or "population".
+    refresh_batch: ClassVar[Any] = None
     #: Which weights the method returns: "last", "average" or "weighted"; see ``minimize``.
     output: ClassVar[str] = "last"
     #: How it runs on a chain with blocks: "table", with memory of every block, so that the start visits
@@ -126,34 +137,10 @@ class AbstractEstimator(Settings):
             if name in vars(cls):
                 setattr(cls, name, _with_checked_batches(vars(cls)[name]))
 
-    @property
-    @abc.abstractmethod
-    def passes(self) -> dict[str, Calls]:
-        """Every independent batch that a step draws per level, with its evaluations per draw."""
-
-    @property
-    def outer_passes(self) -> dict[str, Calls]:
-        """The same for the outermost level, where it needs less: some of the names in ``passes``."""
-        return self.passes
-
     def level_passes(self, problem: Problem) -> tuple[dict[str, Calls], ...]:
-        """The passes of every level of a problem."""
-        return (*(self.passes for _ in problem.levels[1:]), self.outer_passes)
-
-    @property
-    def lag(self) -> int:
-        """How many steps old the weights are that the gradient estimate belongs to."""
-        return 0
-
-    @property
-    def period(self) -> int | None:
-        """Every so many steps ``refresh`` is called instead of ``update``; None means never."""
-        return None
-
-    @property
-    def refresh_batch(self) -> int | str | None:
-        """How many draws a refresh and the start see, or "population"."""
-        return None
+        """Returns the passes of every level of a problem."""
+        outer = self.passes if self.outer_passes is None else self.outer_passes
+        return (*(self.passes for _ in problem.levels[1:]), outer)
 
     def check(self, problem: Problem) -> None:
         """Refuses a problem that the method does not apply to, and names one that does."""
@@ -188,7 +175,7 @@ class AbstractEstimator(Settings):
             raise ProblemError(f"{name} {what}: use {instead} instead.")
 
     def published_step(self, problem: Problem) -> Any:
-        """The ``AbstractStep`` that the method was published with; None means plain descent."""
+        """Returns the ``AbstractStep`` that the method was published with; None means plain descent."""
         del problem
         return None
 
@@ -198,13 +185,13 @@ class AbstractEstimator(Settings):
 
     @abc.abstractmethod
     def init(self, problem: Problem, w: PyTree, batches: Batches) -> tuple[Estimate, PyTree]:
-        """The estimate at the starting weights, and the state that belongs to it."""
+        """Returns the estimate at the starting weights, and the state that belongs to it."""
 
     @abc.abstractmethod
     def update(
         self, problem: Problem, w: PyTree, batches: Batches, state: Any
     ) -> tuple[Estimate, PyTree]:
-        """The estimate at new weights ``w``, from the state that belongs to the old ones."""
+        """Returns the estimate at new weights ``w``, from the state that belongs to the old ones."""
 
     def refresh(
         self, problem: Problem, w: PyTree, batches: Batches, state: Any
@@ -212,9 +199,13 @@ class AbstractEstimator(Settings):
         """As ``update``, at the steps where a method restarts or takes a snapshot."""
         raise NotImplementedError(f"{type(self).__name__} has no restarts.")
 
-    @abc.abstractmethod
     def trackers(self, state: Any) -> Trackers:
-        """The tracked quantities inside a state."""
+        """The tracked quantities in a state: by default its ``w``, ``value`` and ``jac``, if it has one.
+
+        A single Jacobian is that of the first of two levels, whose second is not tracked.
+        """
+        jac = getattr(state, "jac", None)
+        return Trackers(state.w, state.value, (jac, None) if isinstance(jac, Jacobian) else jac)
 
     def believed(self, problem: Problem, state: Any) -> dict[str, Array]:
         """Record columns with error bars, by name, where a method keeps them; see ``nx.COLUMNS``."""
@@ -222,7 +213,7 @@ class AbstractEstimator(Settings):
         return {}
 
     def published(self, problem: Problem, sizes: tuple[int, ...]) -> dict[str, Any]:
-        """The published value of every setting that may be left out; a number or a schedule."""
+        """Returns the published value of every setting that may be left out; a number or a schedule."""
         del problem, sizes
         return {}
 
@@ -234,7 +225,7 @@ class AbstractEstimator(Settings):
         return with_schedules(this, horizon, str(problem.dtype))
 
     def lifted(self, dtype: Any) -> Any:
-        """The same estimator with every number of its schedules as a leaf."""
+        """Returns the same estimator with every number of its schedules as a leaf."""
         return with_lifted_schedules(self, str(dtype))
 
     def view(self, problem: Problem) -> Problem:
@@ -273,7 +264,7 @@ def draw_batches(
     sizes: tuple[int, ...],
     every_block: bool = False,
 ) -> Batches:
-    """The batches of one step, independent across levels and passes.
+    """Returns the batches of one step, independent across levels and passes.
 
     The first pass of a level draws the same whatever other passes there are, so that methods can be
     compared draw by draw. In a chain with blocks all levels and passes visit the same blocks.
@@ -285,29 +276,35 @@ def draw_batches(
     step = jnp.asarray(step)
     blocks = problem.blocks
     if blocks is None:
-        draw = lambda source, number, key, size: source.draw_pass(number, key, step, size)
+        visited = None
+    elif every_block:
+        visited = jnp.arange(blocks.blocks)
     else:
-        own = jax.random.fold_in(key, VISITED_BLOCKS)
-        visited = jnp.arange(blocks.blocks) if every_block else blocks.visited(own, step)
-        draw = lambda source, _, key, size: source.draw_in(visited, key, step, size)
+        visited = blocks.visited(jax.random.fold_in(key, VISITED_BLOCKS), step)
     if isinstance(passes, AbstractEstimator):
         per_level: Any = passes.level_passes(problem)
     else:
         per_level = [tuple(passes)] * len(problem.levels)
     levels = len(problem.levels)
+    # Pass k of level i has key k·levels + i: a further pass leaves the keys of the first as they are.
     names = list(per_level[0])
     keys = jax.vmap(jax.random.fold_in, in_axes=(None, 0))(key, jnp.arange(levels * len(names)))
     batches: tuple[dict[str, Any], ...] = tuple({} for _ in problem.levels)
     for i, level in enumerate(problem.levels):
         for number, name in enumerate(per_level[i]):
-            own = keys[names.index(name) * levels + i]
-            source = level.source
-            batches[i][name] = source and draw(source, number, own, sizes[i])
+            pass_key = keys[names.index(name) * levels + i]
+            source: Any = level.source
+            if source is None:
+                batches[i][name] = None
+            elif visited is None:
+                batches[i][name] = source.draw_pass(number, pass_key, step, sizes[i])
+            else:
+                batches[i][name] = source.draw_in(visited, pass_key, step, sizes[i])
     return batches
 
 
 def first_batches(problem: Problem, estimator: AbstractEstimator, key: Array, sizes: Any) -> Batches:
-    """The batches that a method starts from."""
+    """Returns the batches that a method starts from."""
     everywhere = estimator.blocks == "table"
     if estimator.refresh_batch is not None:
         return refresh_batches(problem, estimator, key, 0, everywhere)
@@ -321,7 +318,7 @@ def refresh_batches(
     step: Array | int,
     every_block: bool = False,
 ) -> Batches:
-    """The batches of a step at which a method restarts or takes a snapshot."""
+    """Returns the batches of a step at which a method restarts or takes a snapshot."""
     if estimator.refresh_batch == "population":
         levels = zip(problem.levels, estimator.level_passes(problem), strict=True)
         return tuple(

@@ -63,29 +63,12 @@ class Belief(eqx.Module):
 
     numbers: Array
 
-    @property
-    def error(self) -> Array:
-        return self.numbers[..., 0, :]
-
-    @property
-    def spread(self) -> Array:
-        return self.numbers[..., 1, :]
-
-    @property
-    def change(self) -> Array:
-        return self.numbers[..., 2, :]
-
-    @property
-    def joint(self) -> Array:
-        return self.numbers[..., 3, :]
-
-    @property
-    def drift(self) -> Array:
-        return self.numbers[..., 4, :]
-
-    @property
-    def gain(self) -> Array:
-        return self.numbers[..., 5, :]
+    error = property(lambda self: self.numbers[..., 0, :])
+    spread = property(lambda self: self.numbers[..., 1, :])
+    change = property(lambda self: self.numbers[..., 2, :])
+    joint = property(lambda self: self.numbers[..., 3, :])
+    drift = property(lambda self: self.numbers[..., 4, :])
+    gain = property(lambda self: self.numbers[..., 5, :])
 
 
 class Facts(NamedTuple):
@@ -129,10 +112,10 @@ def squared_error(k1: Array, k2: Array, facts: Facts) -> Array:
 
 def first_belief(arrays: Sequence[Array], unseen: float = 1.0) -> Belief:
     """After a first batch, from its groups along the leading axis of every array."""
-    seen = _look(arrays, arrays, [jnp.zeros_like(x[0]) for x in arrays])
+    batch = _look(arrays, arrays, [jnp.zeros_like(x[0]) for x in arrays])
     # One draw says nothing about its own error: it may be as large as what was drawn.
-    square = seen.spread if arrays[0].shape[0] > 1 else seen.innovation
-    spread = seen.unit * jnp.sqrt(unseen * square)
+    square = batch.spread if arrays[0].shape[0] > 1 else batch.innovation
+    spread = batch.unit * jnp.sqrt(unseen * square)
     nothing = jnp.zeros_like(spread)
     return Belief(jnp.stack([spread, spread, nothing, nothing, nothing, jnp.ones_like(spread)]))
 
@@ -159,17 +142,17 @@ def follow(
             replacement; a batch of everything has no error.
         batches: how many batches of this size were seen before, ``count`` unless the first was larger.
     """
-    seen = _look(new, old, tracked)
+    batch = _look(new, old, tracked)
     if new[0].shape[0] > 1:
-        spread, change, joint = (unseen * x for x in (seen.spread, seen.change, seen.joint))
-        drift = jnp.maximum(seen.distance - change, 0)
+        spread, change, joint = (unseen * x for x in (batch.spread, batch.change, batch.joint))
+        drift = jnp.maximum(batch.distance - change, 0)
     else:
         # A single draw has no spread: it is told from the prediction, and of what seems to have moved
         # half is taken for noise.
-        spread = unseen * seen.innovation
-        drift = seen.distance * (1 - unseen / 2)
-        change = seen.distance - drift
-        joint = seen.along - drift
+        spread = unseen * batch.innovation
+        drift = batch.distance * (1 - unseen / 2)
+        change = batch.distance - drift
+        joint = batch.along - drift
     dtype = belief.numbers.dtype
     share = 1 / count.astype(dtype)
     length = length.astype(dtype)
@@ -177,9 +160,9 @@ def follow(
     # From here on in the square of one unit, which is at least as large as all that is compared.
     per_step = jnp.stack([jnp.ones_like(length), length, jnp.sqrt(length), length])[:, None]
     before = belief.numbers[1:5] * per_step
-    unit = jnp.maximum(jnp.maximum(seen.unit, belief.error), jnp.max(jnp.abs(before), 0))
+    unit = jnp.maximum(jnp.maximum(batch.unit, belief.error), jnp.max(jnp.abs(before), 0))
     unit = _or_one(unit)
-    now = jnp.stack([spread, change, joint, drift]) * (seen.unit / unit) ** 2
+    now = jnp.stack([spread, change, joint, drift]) * (batch.unit / unit) ** 2
     rate = jnp.maximum(share, RATE)
     rates = jnp.maximum(share, np.asarray([SPREAD_RATE, RATE, RATE, RATE], dtype))[:, None]
     known = _signed_square(before / unit)
@@ -204,14 +187,15 @@ def follow(
     error = jnp.maximum(squared_error(k1, k2, facts), R / (batches + 1))
     roots = unit * _signed_root(jnp.concatenate([error[None], squares]))
     about_movement = jnp.where(moved, roots[2:] / jnp.where(moved, per_step[1:], 1), belief.numbers[2:5])
-    found = [
-        (x + k1[k] * seen.off[k] + k2[k] * seen.moved[k]).astype(x.dtype) for k, x in enumerate(tracked)
+    estimates = [
+        (x + k1[k] * batch.off[k] + k2[k] * batch.moved[k]).astype(x.dtype)
+        for k, x in enumerate(tracked)
     ]
-    return found, Belief(jnp.concatenate([roots[:2], about_movement, k1[None]]))
+    return estimates, Belief(jnp.concatenate([roots[:2], about_movement, k1[None]]))
 
 
 def smooth_root(before: Array, now: Array, rate: Array) -> Array:
-    """The root of the mean of two squares, the second with the weight ``rate``.
+    """Returns the root of the mean of two squares, the second with the weight ``rate``.
 
     As a sum of two terms: one plus a difference cancels where the first is much the larger.
     """
@@ -259,26 +243,23 @@ def _look(new: Sequence[Array], old: Sequence[Array], tracked: Sequence[Array]) 
     dtype = jnp.promote_types(new[0].dtype, jnp.float32)
     off: dict[int, Array] = {}
     moved: dict[int, Array] = {}
-    found: dict[int, Array] = {}
+    rows: dict[int, Array] = {}
     for part in _parts(tracked):
         sizes = [tracked[k].size for k in part]
-        beside = lambda arrays, *lead, part=part: jnp.concatenate(
-            [arrays[k].astype(dtype).reshape(*lead, -1) for k in part], axis=-1
-        )
-        here = beside(new, groups)
-        went = here - beside(old, groups)
-        y = jnp.mean(here, 0)
-        d = jnp.mean(went, 0)
-        innovation = y - beside(tracked)
-        here = here - y
-        went = went - d
+        drawn = _beside(new, part, dtype, groups)
+        moves = drawn - _beside(old, part, dtype, groups)
+        y = jnp.mean(drawn, 0)
+        d = jnp.mean(moves, 0)
+        innovation = y - _beside(tracked, part, dtype)
+        drawn = drawn - y
+        moves = moves - d
         largest = jnp.maximum(
-            jnp.max(jnp.maximum(jnp.abs(here), jnp.abs(went)), 0),
+            jnp.max(jnp.maximum(jnp.abs(drawn), jnp.abs(moves)), 0),
             jnp.maximum(jnp.abs(innovation), jnp.abs(d)),
         )
         unit = jnp.max(largest)
         share = 1 / _or_one(unit)
-        a, b, a_mean, b_mean = here * share, went * share, innovation * share, d * share
+        a, b, a_mean, b_mean = drawn * share, moves * share, innovation * share, d * share
         spreads = [jnp.sum(p * q, 0) / pairs for p, q in ((a, a), (b, b), (a, b))]
         lengths = [a_mean * a_mean, b_mean * b_mean, a_mean * b_mean]
         sums = jnp.stack(spreads + lengths) @ _members(sizes, dtype)
@@ -287,9 +268,9 @@ def _look(new: Sequence[Array], old: Sequence[Array], tracked: Sequence[Array]) 
         for j, (k, a, b) in enumerate(pieces):
             off[k] = a.reshape(tracked[k].shape)
             moved[k] = b.reshape(tracked[k].shape)
-            found[k] = jnp.concatenate([unit[None], sums[:, j]])
+            rows[k] = jnp.concatenate([unit[None], sums[:, j]])
     arrays = range(len(tracked))
-    numbers = jnp.stack([found[k] for k in arrays], axis=1)
+    numbers = jnp.stack([rows[k] for k in arrays], axis=1)
     unit, spread, change, joint, innovation, distance, along = numbers
     return _Seen(
         unit,
@@ -309,6 +290,11 @@ def _parts(arrays: Sequence[Array]) -> list[list[int]]:
     small = [k for k, x in enumerate(arrays) if x.size <= SMALL]
     large = [[k] for k, x in enumerate(arrays) if x.size > SMALL]
     return [small, *large] if small else large
+
+
+def _beside(arrays: Sequence[Array], part: list[int], dtype: Any, *lead: int) -> Array:
+    """Returns the entries of some arrays in one row."""
+    return jnp.concatenate([arrays[k].astype(dtype).reshape(*lead, -1) for k in part], axis=-1)
 
 
 def _members(sizes: list[int], dtype: Any) -> Array:

@@ -46,7 +46,7 @@ def passes_of(mode: str) -> dict[str, Calls]:
 
 
 def draws_in(batches: Batches) -> int:
-    """How many draws every level has, for products formed draw by draw."""
+    """Returns how many draws every level has, for products formed draw by draw."""
     sizes = {b.size for batch in batches for b in batch.values() if b is not None}
     if len(sizes) > 1:
         raise SettingError(
@@ -60,8 +60,8 @@ def mean_of_products(pulls: list[Pull], like: Array, size: int | None) -> PyTree
     """J_1ᵀ⋯J_Kᵀ of the mean Jacobians or, with ``size``, the mean over draws of such products."""
     if size is None:
         return pull_through(pulls, like)
-    each = pull_through(pulls, jnp.ones((size, *like.shape), like.dtype))
-    return jax.tree.map(lambda g: jnp.mean(g, axis=0), each)
+    products = pull_through(pulls, jnp.ones((size, *like.shape), like.dtype))
+    return jax.tree.map(lambda g: jnp.mean(g, axis=0), products)
 
 
 def first_forward(
@@ -101,6 +101,7 @@ def track_forward(
         draws = batch["grad" if mode == "fresh" else "value"]
         pulls = {p: level.value_and_pulls(points[p][i], draws, size) for p in (head, tail)}
 
+        # Defaults bind what the loop's variables are now.
         def value(point, i=i, level=level, batch=batch, pulls=pulls):
             """With the draws for values, which are those of the derivatives unless they are fresh."""
             if point in pulls and (mode != "fresh" or level.deterministic):

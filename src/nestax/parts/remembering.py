@@ -52,7 +52,7 @@ class Seen(NamedTuple):
 
 
 def look(level: Level, x: PyTree, batch: Any, before: Before | None, with_jac: bool) -> Seen:
-    """One level at a new input, tracked and as the batch has it; perhaps with its Jacobian."""
+    """Evaluates one level at a new input, tracked and as the batch has it; perhaps with its Jacobian."""
     if level.deterministic:
         u, pull = level.value_and_pull(x, None)
         return Seen(u, pull, None, None, u, pull)
@@ -60,31 +60,35 @@ def look(level: Level, x: PyTree, batch: Any, before: Before | None, with_jac: b
     unseen = level.source.unseen(batch.size)  # pyright: ignore[reportOptionalMemberAccess]
     if with_jac:
         groups = batch.in_groups(GROUP_ENTRIES // structure.jacobian_entries)
-        at = lambda x: level.value_and_jac_in_groups(x, groups)
-        each = at(x)
-        (u, V), (y, J), belief = remember(x, each, at, before, structure.noisy, batch.size, unseen)
+        groups_drawn = level.value_and_jac_in_groups(x, groups)
+        (u, V), (y, J), belief = remember(
+            *(x, groups_drawn, lambda x: level.value_and_jac_in_groups(x, groups)),
+            *(before, structure.noisy, batch.size, unseen),
+        )
         return Seen(u, V.pull, V, belief, y, J.pull)
     groups = batch.in_groups()
-    each, pull = level.value_and_pull_in_groups(x, groups)
-    at = lambda x: (level.value_in_groups(x, groups), None)
-    (u, _), (y, _), belief = remember(x, (each, None), at, before, structure.noisy, batch.size, unseen)
+    groups_drawn, pull = level.value_and_pull_in_groups(x, groups)
+    (u, _), (y, _), belief = remember(
+        *(x, (groups_drawn, None), lambda x: (level.value_in_groups(x, groups), None)),
+        *(before, structure.noisy, batch.size, unseen),
+    )
     if structure.outputs.size == 1:
         pull = _in_multiples(pull, y)
     return Seen(u, pull, None, belief, y, pull)
 
 
-def _in_multiples(pull: Map, one: PyTree) -> Map:
-    """The pullback of a single number, whose results are multiples of one gradient.
+def _in_multiples(pull: Map, value: PyTree) -> Map:
+    """Returns the pullback of a single number, whose results are multiples of one gradient.
 
     It is used twice, for the tracked gradient and for the plain one; a network is passed through once.
     """
-    unit = pull(jax.tree.map(jnp.ones_like, one))
+    unit = pull(jax.tree.map(jnp.ones_like, value))
     return lambda p: optax.tree.scale(jnp.sum(jax.tree.leaves(p)[0]), unit)
 
 
 def remember(
     x: PyTree,
-    each: PyTree,
+    groups_drawn: PyTree,
     at: Any,
     before: Before | None,
     noisy: tuple[bool, ...],
@@ -95,20 +99,23 @@ def remember(
 
     Outputs without noise are as they are, and have no axis of groups.
     """
-    leaves, treedef = jax.tree.flatten(each)
+    leaves, treedef = jax.tree.flatten(groups_drawn)
     moving = [k for k in range(len(leaves)) if k >= len(noisy) or noisy[k]]
-    of = lambda tree: [jax.tree.leaves(tree)[k] for k in moving]
+
+    def noisy_leaves(tree: PyTree) -> list[Array]:
+        return [jax.tree.leaves(tree)[k] for k in moving]
+
     means = [jnp.mean(y, 0) if k in moving else y for k, y in enumerate(leaves)]
     mean = treedef.unflatten(means)
     if before is None:
-        return mean, mean, first_belief(of(each), unseen) if moving else None
+        return mean, mean, first_belief(noisy_leaves(groups_drawn), unseen) if moving else None
     if before.belief is None:
         return mean, mean, None
     length = norm(optax.tree.sub(x, before.x))
-    found, belief = follow(
-        of(each),
-        of(at(before.x)),
-        of(before.tracked),
+    estimates, belief = follow(
+        noisy_leaves(groups_drawn),
+        noisy_leaves(at(before.x)),
+        noisy_leaves(before.tracked),
         before.belief,
         before.step,
         length,
@@ -116,7 +123,7 @@ def remember(
         before.step - 1 + before.first.astype(length.dtype) / size,
     )
     tracked = list(means)
-    for k, y in zip(moving, found, strict=True):
+    for k, y in zip(moving, estimates, strict=True):
         tracked[k] = y
     return treedef.unflatten(tracked), mean, belief
 
@@ -162,13 +169,13 @@ def gradient(
 
 
 def draws_of(batches: Batches) -> Array:
-    """How many draws every level has in a step, 1 where it draws nothing."""
+    """Returns how many draws every level has in a step, 1 where it draws nothing."""
     sizes = [1 if batch["value"] is None else batch["value"].size for batch in batches]
     return jnp.asarray(sizes, jnp.int32)
 
 
 def norm(tree: PyTree) -> Array:
-    """The length of a tree in at least single precision, also where squares would leave it."""
+    """Returns the length of a tree in at least single precision, also where squares would leave it."""
     leaves = jax.tree.leaves(tree)
     dtype = jnp.promote_types(leaves[0].dtype, jnp.float32)
     unit = functools.reduce(jnp.maximum, [jnp.max(jnp.abs(x)) for x in leaves]).astype(dtype)

@@ -1,7 +1,7 @@
 """What methods share that re-estimate from a large batch every so many steps."""
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -13,7 +13,21 @@ from nestax.parts.estimator import AbstractEstimator, Batches
 from nestax.parts.settings import count
 
 
-class Restarting(AbstractEstimator):
+class _FromLargeBatches(AbstractEstimator):
+    """A method that forgets everything at the start and every ``period`` steps."""
+
+    def init(self, problem: Problem, w: PyTree, batches: Batches):
+        return self.restart(problem, w, batches, jnp.zeros((), jnp.int32))
+
+    def refresh(self, problem: Problem, w: PyTree, batches: Batches, state: Any):
+        return self.restart(problem, w, batches, state.count + 1)
+
+    def restart(self, problem: Problem, w: PyTree, batches: Batches, count: Array) -> Any:
+        """Everything from the given batches alone, as at the start."""
+        raise NotImplementedError
+
+
+class Restarting(_FromLargeBatches):
     """A method with restarts.
 
     Args:
@@ -35,26 +49,14 @@ class Restarting(AbstractEstimator):
         elif self.restart_batch is not None:
             check_count("restart_batch", self.restart_batch)
 
-    @property
-    def refresh_batch(self):
-        return self.restart_batch
+    refresh_batch: ClassVar[Any] = property(lambda self: self.restart_batch)
 
     def published(self, problem: Problem, sizes: tuple[int, ...]) -> dict[str, Any]:
         period = self.period or max(16, *sizes)
         return {"period": period, "restart_batch": period * max(sizes)}
 
-    def init(self, problem: Problem, w: PyTree, batches: Batches):
-        return self.restart(problem, w, batches, jnp.zeros((), jnp.int32))
 
-    def refresh(self, problem: Problem, w: PyTree, batches: Batches, state: Any):
-        return self.restart(problem, w, batches, state.count + 1)
-
-    def restart(self, problem: Problem, w: PyTree, batches: Batches, count: Array) -> Any:
-        """Everything from the given batches alone, as at the start."""
-        raise NotImplementedError
-
-
-class Snapshots(AbstractEstimator):
+class Snapshots(_FromLargeBatches):
     """A method that looks at the whole population at the start and every ``period`` steps.
 
     Args:
@@ -62,17 +64,14 @@ class Snapshots(AbstractEstimator):
     """
 
     period: Any = count(default=None, kw_only=True)  # pyright: ignore[reportIncompatibleMethodOverride]
-
-    @property
-    def refresh_batch(self):
-        return "population"
+    refresh_batch: ClassVar = "population"
 
     def published(self, problem: Problem, sizes: tuple[int, ...]) -> dict[str, Any]:
         return {"period": steps_per_pass(problem, sizes)}
 
 
 def steps_per_pass(problem: Problem, sizes: tuple[int, ...]) -> int:
-    """How many steps see as many draws of a level as it has rows, at most."""
+    """Returns how many steps see as many draws of a level as it has rows, at most."""
     levels = zip(problem.levels, sizes, strict=True)
     sources = [(level.source, size) for level, size in levels if level.source is not None]
     return max((math.ceil((source.size or 1) / size) for source, size in sources), default=1)

@@ -10,10 +10,13 @@ from jaxtyping import Array, Int, PyTree
 
 import nestax.trees as trees
 from nestax.chain.problem import Problem
-from nestax.errors import POSITIVE
+from nestax.errors import POSITIVE, choose
 from nestax.parts.metric import scaled_step
-from nestax.parts.settings import Setting, at, choice, setting
+from nestax.parts.settings import Setting, at, setting
 from nestax.parts.step_rule import AbstractStep
+
+
+ONE_OF = {"check": lambda name, value: choose(name, value, ("own", "plain"))}
 
 
 class Scaled(NamedTuple):
@@ -45,7 +48,7 @@ class AbstractScaling(AbstractStep):
     """
 
     lr: Setting = setting(POSITIVE)
-    squares: str = choice("own", "plain", default="own", kw_only=True)
+    squares: str = eqx.field(default="own", static=True, kw_only=True, metadata=ONE_OF)
 
     @property
     def asks_plain(self) -> bool:

@@ -27,7 +27,7 @@ Setting = Number | Callable[..., Any]
 
 
 def setting(within: Range, *, missing: Setting | None = None, **options: Any) -> Any:
-    """A field that holds a setting, which must lie within a range.
+    """Returns a field that holds a setting, which must lie within a range.
 
     Args:
         missing: what None stands for; by default it is filled in later.
@@ -38,18 +38,18 @@ def setting(within: Range, *, missing: Setting | None = None, **options: Any) ->
 
 
 def checked(within: Range) -> dict[str, Any]:
-    """The metadata of a field whose value must lie within a range."""
+    """Returns the metadata of a field whose value must lie within a range."""
     return {"check": lambda name, value: check_setting(name, value, *within)}
 
 
-def choice(*words: str, default: str, **options: Any) -> Any:
-    """A field that holds one of a few words, and that is part of the program."""
-    check = lambda name, value: choose(name, value, words)
-    return eqx.field(metadata={"check": check}, static=True, default=default, **options)
+def choice(*words: str, default: str) -> Any:
+    """Returns a field that holds one of a few words, and that is part of the program."""
+    metadata = {"check": lambda name, value: choose(name, value, words)}
+    return eqx.field(metadata=metadata, static=True, default=default)
 
 
 def count(**options: Any) -> Any:
-    """A field that holds a whole number of at least one, and that is part of the program."""
+    """Returns a field that holds a whole number of at least one, and that is part of the program."""
     return eqx.field(metadata={"check": check_count}, static=True, **options)
 
 
@@ -66,25 +66,25 @@ class Settings(eqx.Module):
     def __repr__(self) -> str:
         """As it would be typed, without what is as it is by default."""
         fields = [field for field in dataclasses.fields(self) if field.init and field.repr]
-        told = {field.name: _told(getattr(self, field.name)) for field in fields}
+        texts = {field.name: _told(getattr(self, field.name)) for field in fields}
         usual = {field.name: _told(field.default) for field in fields}
-        words = [f"{name}={word}" for name, word in told.items() if word != usual[name]]
-        return f"{type(self).__name__}({', '.join(words)})"
+        arguments = [f"{name}={word}" for name, word in texts.items() if word != usual[name]]
+        return f"{type(self).__name__}({', '.join(arguments)})"
 
 
 def _told(value: Any) -> str:
-    """Numbers that are known as people write them; anything else as Equinox writes it."""
+    """Writes numbers that are known as people write them; anything else as Equinox writes it."""
     if isinstance(value, Settings):
         return repr(value)
     known = isinstance(value, float | np.ndarray | jax.Array) and not is_traced(value)
     if not (known and np.ndim(value) < 2 and jnp.issubdtype(jnp.result_type(value), jnp.number)):
         return eqx.tree_pformat(value)
-    words = [number(float(x)) for x in np.atleast_1d(value)]
-    return f"[{', '.join(words)}]" if np.ndim(value) else words[0]
+    numbers = [number(float(x)) for x in np.atleast_1d(value)]
+    return f"[{', '.join(numbers)}]" if np.ndim(value) else numbers[0]
 
 
 def as_setting(value: Any) -> Any:
-    """A number as an array leaf; a schedule, or None for what is filled in later, as it is."""
+    """Returns a number as an array leaf; a schedule, or None for what is filled in later, as it is."""
     if value is None or callable(value) or isinstance(value, eqx.Module):
         return value
     try:
@@ -94,7 +94,7 @@ def as_setting(value: Any) -> Any:
 
 
 def at(setting: Any, count: Array | int) -> Any:
-    """The value of a setting at the estimator's own count: settings are numbers or schedules."""
+    """Returns the value of a setting at the estimator's own count: settings are numbers or schedules."""
     if setting is None:
         raise SettingError(
             "a setting of this method depends on the run: use estimator.defaults(problem, steps, "
@@ -138,7 +138,7 @@ class Schedule(eqx.Module):
 
 
 def count_dtype(dtype: str | None) -> Any:
-    """The integers that schedules see: quotients of 32-bit ones would be in single precision."""
+    """Returns the integers that schedules see: quotients of 32-bit ones would be in single precision."""
     return jnp.int64 if dtype == "float64" else jnp.int32
 
 
@@ -153,7 +153,7 @@ class Decay(eqx.Module):
 
 
 def scaled(setting: Any, default: float, shape: Callable[..., Any]) -> Any:
-    """A number times a published schedule; a schedule of the user's own replaces it."""
+    """Returns a number times a published schedule; a schedule of the user's own replaces it."""
     if callable(setting):
         return setting
     return Schedule(shape, scale=default if setting is None else setting)
@@ -165,51 +165,47 @@ def with_schedules(tree: PyTree, horizon: Array | int, dtype: str) -> PyTree:
     What a schedule computes is rounded at its end: the numbers inside belong to its program.
     """
 
-    def one(leaf: Schedule) -> Schedule:
+    def fill_in(leaf: Schedule) -> Schedule:
         if leaf.dtype is not None:
             return leaf
         given = jnp.asarray(horizon) if leaf.asks else None
         return Schedule(leaf.fn, given, dtype, trees.cast(leaf.scale, dtype), leaf.asks)
 
-    return _over_schedules(one, tree, lambda number: trees.cast(number, dtype))
+    return _over_schedules(fill_in, tree, lambda number: trees.cast(number, dtype))
 
 
 def with_lifted_schedules(tree: PyTree, dtype: str) -> PyTree:
     """The same schedules with every number in them as a leaf, so that others never compile again."""
 
-    def one(leaf: Schedule) -> Schedule:
+    def lift(leaf: Schedule) -> Schedule:
         if isinstance(leaf.fn, Traced):
             return leaf
         count = jax.ShapeDtypeStruct((), count_dtype(dtype))
         fn = trace(leaf.fn, *[count] * (2 if leaf.asks else 1), lift=True)
         return dataclasses.replace(leaf, fn=fn)
 
-    return _over_schedules(one, tree)
+    return _over_schedules(lift, tree)
 
 
 def _over_schedules(
     change: Callable[[Schedule], Schedule], tree: PyTree, other: Callable[[Any], Any] = lambda x: x
 ) -> PyTree:
-    """Every function among the settings as a ``Schedule`` that knows what it asks for, changed.
+    """Changes every function among the settings, as a ``Schedule`` that knows what it asks for.
 
     Args:
         other: what becomes of everything else.
     """
 
-    def one(leaf: Any) -> Any:
+    def of_leaf(leaf: Any) -> Any:
         if not isinstance(leaf, Schedule):
             if not callable(leaf):
                 return other(leaf)
             leaf = Schedule(leaf)
         if leaf.asks is None:
-            leaf = dataclasses.replace(leaf, asks=_needed(leaf.fn) >= 2)
+            parameters = inspect.signature(leaf.fn).parameters.values()
+            by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+            needed = [p for p in parameters if p.default is p.empty and p.kind in by_position]
+            leaf = dataclasses.replace(leaf, asks=len(needed) >= 2)
         return change(leaf)
 
-    return jax.tree.map(one, tree, is_leaf=lambda x: isinstance(x, Schedule))
-
-
-def _needed(fn: Callable[..., Any]) -> int:
-    """How many arguments a function cannot do without."""
-    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    parameters = inspect.signature(fn).parameters.values()
-    return sum(p.default is p.empty and p.kind in by_position for p in parameters)
+    return jax.tree.map(of_leaf, tree, is_leaf=lambda x: isinstance(x, Schedule))

@@ -34,7 +34,7 @@ class AbstractStep(Settings):
         return False
 
     def init(self, w: PyTree) -> Any:
-        """The state at the start: by default the number of steps taken."""
+        """Returns the state at the start: by default the number of steps taken."""
         del w
         return jnp.zeros((), jnp.int32)
 
@@ -42,7 +42,7 @@ class AbstractStep(Settings):
     def update(
         self, problem: Problem, w: PyTree, grad: PyTree, aux: dict[str, Array], state: Any
     ) -> tuple[PyTree, Any]:
-        """New weights and state.
+        """Returns new weights and state.
 
         ``aux`` is what the estimator has to say besides the gradient; ``aux["value"]`` is the tracked F.
         """
@@ -155,7 +155,7 @@ def lacking(error: Exception) -> SettingError:
 
 
 def as_step(optimizer: Any) -> AbstractStep:
-    """A step rule as it is, an Optax optimiser as one."""
+    """Returns a step rule as it is, an Optax optimiser as one."""
     if isinstance(optimizer, AbstractStep):
         return optimizer
     if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
@@ -184,7 +184,7 @@ class Method(eqx.Module):
         return Method(estimator, self.step.ready(horizon, problem.dtype))
 
     def lifted(self, problem: Problem, ready: AbstractEstimator, sizes: tuple[int, ...]) -> "Method":
-        """The same method with every number of its schedules and of its optimiser as a leaf.
+        """Returns the same method with every number of its schedules and of its optimiser as a leaf.
 
         Args:
             ready: its estimator with everything filled in; it tells what the optimiser is given.
@@ -194,9 +194,11 @@ class Method(eqx.Module):
         exact = ready.period == 1 and ready.refresh_batch == "population"
 
         def aux() -> dict[str, Any]:
-            first = lambda key: Drawn(first_batches(problem, ready, key, sizes))
-            init = lambda key, w: ready.init(problem, w, first(key))[0]
-            estimate = jax.eval_shape(init, jax.random.key(0), w)
+            def first(key: Array, w: PyTree) -> Any:
+                return ready.init(problem, w, Drawn(first_batches(problem, ready, key, sizes)))[0]
+
+            # Shapes alone: what an optimiser is given as extra arguments is part of its trace.
+            estimate = jax.eval_shape(first, jax.random.key(0), w)
             return estimate.aux | {"value": estimate.value} | (objective(problem) if exact else {})
 
         return Method(self.estimator.lifted(problem.dtype), self.step.lifted(w, aux))

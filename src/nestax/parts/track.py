@@ -4,6 +4,7 @@ It is a part, like the rules of ``tracking`` and ``gains`` that it is made of: p
 that knows no levels, no estimator and no loop. Losses and the layers of frameworks are built on it.
 """
 
+import functools
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -38,7 +39,7 @@ class TrackState(eqx.Module):
 
 
 def track_init(example: PyTree, n: int | None = None, gain: str | None = None) -> TrackState:
-    """The memory of ``track`` before anything was seen.
+    """Makes the memory of ``track`` before anything was seen.
 
     Args:
         example: anything with the shape and the dtype of what is tracked, without an axis of draws or
@@ -157,18 +158,18 @@ def track(
     fresh = trees.cast(fresh, dtype)
     before = trees.cast(before, dtype)
     row = (state.value, state.count, state.belief)
-    move = lambda *now: _move(*now, beta=beta, lagged=lagged, log=log, project=project)
+    move = functools.partial(_move, beta=beta, lagged=lagged, log=log, project=project)
     if index is None or state.n is None:
         shown, (value, count, belief), fine = move(fresh, before, row)
     else:
         outside = (index < 0) | (index >= state.n)
         index = jnp.where(outside, state.n, index)  # a negative one would count from the end
-        read = lambda x: x.at[index].get(mode="clip")
-        write = lambda x, new: x.at[index].set(new, mode="drop")
-        shown, moved, fine = jax.vmap(move)(fresh, before, jax.tree.map(read, row))
-        value, count, belief = jax.tree.map(write, row, moved)
+        rows = jax.tree.map(lambda x: x.at[index].get(mode="clip"), row)
+        shown, moved, fine = jax.vmap(move)(fresh, before, rows)
+        value, count, belief = jax.tree.map(lambda x, new: x.at[index].set(new, mode="drop"), row, moved)
         if is_traced(index):
             shown = jax.tree.map(lambda x: jax.vmap(jnp.where, (0, None, 0))(outside, np.nan, x), shown)
+    # Said of the dtype, for with x64 a sum of booleans would be a wider number than is kept.
     lost = jnp.sum(~fine, dtype=jnp.int32)
     if not is_traced(lost) and lost:
         warnings.warn(
@@ -178,9 +179,9 @@ def track(
         )
 
     def with_derivative(u: Array, x: Array) -> Array:
-        seen = jax.lax.stop_gradient(x)
-        derivative = (x - seen).astype(dtype)
-        return u + (jnp.exp(seen.astype(dtype) - u) * derivative if log else derivative)
+        value = jax.lax.stop_gradient(x)
+        derivative = (x - value).astype(dtype)
+        return u + (jnp.exp(value.astype(dtype) - u) * derivative if log else derivative)
 
     out = jax.tree.map(with_derivative, shown, untracked(g, index, gain))
     return out, TrackState(value, state.left_out + lost, count, belief, state.n)
@@ -193,8 +194,8 @@ def _move(
     stored, count, belief = row
     # Only finite values are ever kept, so that the first number tells.
     first = jnp.any(jnp.isinf(jnp.ravel(jax.tree.leaves(stored)[0])[:1]))
-    seen = g if belief is None else jax.tree.map(lambda x: jnp.mean(x, 0), g)
-    value = _either(first, seen, stored)
+    mean = g if belief is None else jax.tree.map(lambda x: jnp.mean(x, 0), g)
+    value = _either(first, mean, stored)
     believed = None
     if belief is None:
         beta = jnp.asarray(beta, jax.tree.leaves(g)[0].dtype)
@@ -210,7 +211,7 @@ def _move(
         leaves, treedef = jax.tree.flatten(g)
         # How far the weights went is not known here: steps count as equally long.
         length = jnp.ones((), leaves[0].dtype)
-        found, believed = follow(
+        estimates, believed = follow(
             leaves,
             jax.tree.leaves(previous),
             jax.tree.leaves(value),
@@ -218,9 +219,9 @@ def _move(
             jnp.maximum(count, 1),
             length,
         )
-        moved = treedef.unflatten(found)
+        moved = treedef.unflatten(estimates)
         believed = _either(first, first_belief(leaves), believed)
-    moved = _either(first, seen, moved)
+    moved = _either(first, mean, moved)
     if project is not None:
         moved = _projected(project, moved)
     fine = trees.all_finite(g) & (first | trees.all_finite(previous))
@@ -253,7 +254,7 @@ def _first_state(g: PyTree, index: Any, gain: str | None) -> TrackState:
 
 
 def untracked(g: PyTree, index: Any, gain: str | None) -> PyTree:
-    """The value of a batch by itself: with gains that set themselves the mean of its draws."""
+    """Returns the value of a batch by itself: with gains that set themselves the mean of its draws."""
     return g if gain is None else jax.tree.map(lambda x: jnp.mean(x, 0 if index is None else 1), g)
 
 
@@ -275,7 +276,7 @@ def _check_gain(gain: Any) -> None:
 
 
 def _check_index(index: Any, state: TrackState) -> Array | None:
-    """The rows as an array; refuses those that cannot be, as far as they are known."""
+    """Returns the rows as an array; refuses those that cannot be, as far as they are known."""
     n = state.n
     if (index is None) != (n is None):
         raise SettingError(
@@ -349,18 +350,25 @@ def _check_shapes(g: PyTree, previous: PyTree, state: TrackState, index: Array |
 
 def _check_devices(g: PyTree, value: PyTree) -> None:
     """Refuses what was put on two devices; what nobody has put anywhere follows the rest."""
-    put = lambda tree: [x for x in jax.tree.leaves(tree) if not is_traced(x) and x.committed]
-    for x in put(g):
-        for kept in put(value):
-            if x.devices() != kept.devices():
-                where = lambda x: ", ".join(sorted(map(str, x.devices())))
-                raise SettingError(
-                    f"g is on {where(x)} and the memory on {where(kept)}: move the state there, with "
-                    "jax.device_put."
-                )
+    batch, memory = (
+        {
+            ", ".join(sorted(map(str, x.devices())))
+            for x in jax.tree.leaves(tree)
+            if not is_traced(x) and x.committed
+        }
+        for tree in (g, value)
+    )
+    for ours in batch:
+        for theirs in memory - {ours}:
+            raise SettingError(
+                f"g is on {ours} and the memory on {theirs}: move the state there, with jax.device_put."
+            )
 
 
 def _shapes(tree: PyTree) -> str:
-    """The shapes and dtypes of a tree, for a sentence."""
-    words = lambda x: f"{x.dtype}{list(x.shape)}" if hasattr(x, "dtype") else type(x).__name__
-    return ", ".join(words(x) for x in jax.tree.leaves(tree)) or "nothing"
+    """Returns the shapes and dtypes of a tree, for a sentence."""
+    leaves = (
+        f"{x.dtype}{list(x.shape)}" if hasattr(x, "dtype") else type(x).__name__
+        for x in jax.tree.leaves(tree)
+    )
+    return ", ".join(leaves) or "nothing"

@@ -29,5 +29,4 @@ def storm_of_blocks(
     Reference: Jiang, Li, Wang, Zhang and Yang, NeurIPS 2022.
     """
     more = (blocks - visit) / (visit * keep)
-    reach = lambda u, n, o: u + more * (n - o)
-    return jax.tree.map(reach, storm(new, keep, tracked, old), new, old)
+    return jax.tree.map(lambda u, n, o: u + more * (n - o), storm(new, keep, tracked, old), new, old)

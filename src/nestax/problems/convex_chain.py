@@ -19,6 +19,7 @@ from jaxtyping import Array
 from nestax.chain.level import Level
 from nestax.chain.problem import Problem
 from nestax.errors import check_count, check_setting
+from nestax.problems.tilted.tilting import nonnegative
 
 
 def affine(w: Array, draw: Any) -> Array:
@@ -40,17 +41,13 @@ def norm_of_affine(w: Array, draw: Any) -> Array:
 
 
 def total_of(fn: Any) -> Any:
-    """The outermost form of a level: its entries weighted by t and added up."""
+    """Returns the outermost form of a level: its entries weighted by t and added up."""
 
     def outer(x: Array, draw: Any) -> Array:
-        own, t = draw
-        return t @ fn(x, own)
+        row, t = draw
+        return t @ fn(x, row)
 
     return outer
-
-
-def exact_total_of(fn: Any) -> Any:
-    return lambda x, own: jnp.sum(fn(x, own))
 
 
 def convex_chain(
@@ -63,7 +60,7 @@ def convex_chain(
     seed: int = 0,
     **problem: Any,
 ) -> Problem:
-    """A strongly convex problem of K levels whose optimum is known, for trying methods out.
+    """Builds a strongly convex problem of K levels whose optimum is known, for trying methods out.
 
     Args:
         levels: K ≥ 1.
@@ -77,7 +74,10 @@ def convex_chain(
     check_count("levels", levels)
     check_setting("noise", noise, "at least 0", lambda x: x >= 0)
     rng = np.random.default_rng(seed)
-    spread = lambda *shape: noise * rng.standard_normal((rows, *shape))
+
+    def spread(*shape: int) -> np.ndarray:
+        return noise * rng.standard_normal((rows, *shape))
+
     slope = np.eye(dimension) + 0.3 * rng.standard_normal((dimension, dimension)) / dimension**0.5
     data: list[Any] = [(slope + spread(dimension, dimension), 1 + spread(dimension))]
     data += [rng.standard_normal(dimension) + spread(dimension)] if levels > 1 else []
@@ -89,8 +89,9 @@ def convex_chain(
         functions = []
         outer = Level(norm_of_affine, data[0], name="loss")
     elif outer_exact:
-        own = jnp.asarray(data[-1].mean(axis=0))
-        outer = Level(exact_total_of(functions.pop()), args=(own,), name="total")
+        mean_row = jnp.asarray(data[-1].mean(axis=0))
+        fn = functions.pop()
+        outer = Level(lambda x, mean_row: jnp.sum(fn(x, mean_row)), args=(mean_row,), name="total")
     else:
         outer = Level(total_of(functions.pop()), (data[-1], weights), name="total")
     inner = [
@@ -100,10 +101,6 @@ def convex_chain(
     best = _best(levels, data, None if outer_exact else weights)
     built = Problem([*inner, outer], w0=jnp.ones(dimension), **problem)
     return Problem(built.levels, w0=built.w0, optimum=float(built.value(best)), **problem)
-
-
-def nonnegative(v: Array) -> Array:
-    return jnp.maximum(v, 0)
 
 
 def _best(levels: int, data: list[Any], weights: np.ndarray | None) -> Array:

@@ -1,6 +1,7 @@
 """Losses of predictions, linear models, and the checks of the rows that they are fitted to."""
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -13,6 +14,7 @@ from jaxtyping import Array, PyTree
 import nestax.trees as trees
 from nestax.chain.problem import is_drawn
 from nestax.errors import ProblemError, SettingError, choose
+from nestax.projections import takes_metric
 
 #: Rows whose losses are computed at once; more are computed in parts, again in the backward pass.
 ROWS_AT_ONCE = 8192
@@ -52,6 +54,14 @@ def slope(w: dict[str, Array]) -> Array:
     return w["slope"]
 
 
+def of_rows(fn: Callable[[Any], PyTree], rows: PyTree) -> PyTree:
+    """Maps ``fn`` over rows, some thousands at a time."""
+    if len(jax.tree.leaves(rows)[0]) <= ROWS_AT_ONCE:
+        return jax.vmap(fn)(rows)
+    # The backward pass computes each part again: its intermediates would not fit into memory.
+    return jax.lax.map(jax.checkpoint(fn), rows, batch_size=ROWS_AT_ONCE)
+
+
 class RowLoss(eqx.Module):
     """ℓ(w; z) of one row z = (x, y): a loss of the model's prediction at x, and the target y."""
 
@@ -63,11 +73,8 @@ class RowLoss(eqx.Module):
         return self.loss(self.model(w, x), y)
 
     def each(self, w: PyTree, rows: tuple[Array, Array]) -> Array:
-        """The losses of many rows, stacked along a leading axis."""
-        one = lambda row: self(w, row)
-        if len(rows[1]) <= ROWS_AT_ONCE:
-            return jax.vmap(one)(rows)
-        return jax.lax.map(jax.checkpoint(one), rows, batch_size=ROWS_AT_ONCE)
+        """Returns the losses of many rows, stacked along a leading axis."""
+        return of_rows(lambda row: self(w, row), rows)
 
 
 class Ridge(eqx.Module):
@@ -79,6 +86,21 @@ class Ridge(eqx.Module):
     def __call__(self, w: PyTree) -> Array:
         part = w if self.part is None else self.part(w)
         return self.strength / 2 * optax.tree.norm(part, squared=True)
+
+
+class OnPart(eqx.Module):
+    """A projection of one entry of the weights, which leaves the others alone."""
+
+    name: str = eqx.field(static=True)
+    project: Callable[..., PyTree]
+
+    @property
+    def takes_metric(self) -> bool:
+        return takes_metric(self.project)
+
+    def __call__(self, w: dict[str, PyTree], metric: PyTree = None) -> dict[str, PyTree]:
+        own = {} if metric is None else {"metric": metric[self.name]}
+        return w | {self.name: self.project(w[self.name], **own)}
 
 
 class Fit(NamedTuple):
@@ -137,9 +159,11 @@ def fit_together(
     if model is None:
         model = affine if intercept else linear
         if w0 is None:
-            w0 = _zeros(tables[0][0].shape[1], loss, labels, intercept)
+            scores = (int(labels.max()) + 1,) if loss == "multinomial" else ()
+            w0 = jnp.zeros((tables[0][0].shape[1], *scores))
+            w0 = {"slope": w0, "intercept": jnp.zeros(scores)} if intercept else w0
     row_loss = RowLoss(model, LOSSES[loss] if isinstance(loss, str) else loss)
-    start = w0(jax.random.key(0)) if is_drawn(w0) else w0
+    start = start_of(w0)
     numbers = [x for x in jax.tree.leaves(start) if not callable(x)]
     first = jnp.asarray(numbers[0]) if numbers else jnp.zeros(0)
     dtype = first.dtype if jnp.issubdtype(first.dtype, jnp.floating) else jnp.result_type(float)
@@ -150,10 +174,19 @@ def fit_together(
     return Fit(row_loss, rows, w0, at_start, penalty)
 
 
-def _zeros(features: int, loss: Any, labels: np.ndarray, intercept: bool) -> PyTree:
-    several = (int(labels.max()) + 1,) if loss == "multinomial" else ()
-    zeros = jnp.zeros((features, *several))
-    return {"slope": zeros, "intercept": jnp.zeros(several)} if intercept else zeros
+def start_of(w0: PyTree) -> PyTree:
+    """Returns the starting weights, one draw of them if they are drawn."""
+    return w0(jax.random.key(0)) if is_drawn(w0) else w0
+
+
+@contextlib.contextmanager
+def refusing(sentence: str) -> Iterator[None]:
+    """Turns any error inside into a ProblemError: the sentence, and the reason in a line."""
+    try:
+        yield
+    except Exception as error:
+        reason = (str(error).strip() or repr(error)).splitlines()[0].rstrip(".")
+        raise ProblemError(f"{sentence}: {reason}.") from None
 
 
 @eqx.filter_jit
@@ -162,25 +195,22 @@ def _losses(row_loss: RowLoss, w: PyTree, parts: Any) -> list[Array]:
 
 
 def _losses_at(row_loss: RowLoss, w: PyTree, rows: Any, names: list[str]) -> list[Array]:
-    try:
+    with refusing("model, loss and rows do not fit together"):
         losses = _losses(row_loss, w, rows)
-    except Exception as error:
-        reason = (str(error).strip() or repr(error)).splitlines()[0].rstrip(".")
-        raise ProblemError(f"model, loss and rows do not fit together: {reason}.") from None
-    for name, each in zip(names, losses, strict=True):
-        if each.ndim != 1:
+    for name, part in zip(names, losses, strict=True):
+        if part.ndim != 1:
             raise ProblemError(
-                f"loss must be one number for every row; for {name} it has the shape {each.shape[1:]}."
+                f"loss must be one number for every row; for {name} it has the shape {part.shape[1:]}."
             )
-        bad = np.flatnonzero(~np.isfinite(each))
+        bad = np.flatnonzero(~np.isfinite(part))
         if bad.size:
             raise ProblemError(
-                f"the loss of row {bad[0]} of {name} is {each[bad[0]]} at the start: choose another w0, "
+                f"the loss of row {bad[0]} of {name} is {part[bad[0]]} at the start: choose another w0, "
                 "or scale X."
             )
-        if (each < 0).any():
+        if (part < 0).any():
             raise ProblemError(
-                f"the loss of row {jnp.argmin(each)} of {name} is {each.min():.3g}, and losses must be "
+                f"the loss of row {jnp.argmin(part)} of {name} is {part.min():.3g}, and losses must be "
                 "at least 0: add a constant to the loss."
             )
     return losses
@@ -190,10 +220,10 @@ def _refuse_unlike(names: list[str], tables: list[tuple[np.ndarray, np.ndarray]]
     for name, (X, y) in zip(names, tables, strict=True):
         if len(X) != len(y):
             raise ProblemError(f"{name} has {len(X)} rows in X but {len(y)} in y.")
-        for word, own, other in (("features", X, tables[0][0]), ("targets", y, tables[0][1])):
-            if own.shape[1:] != other.shape[1:]:
+        for word, table, other in (("features", X, tables[0][0]), ("targets", y, tables[0][1])):
+            if table.shape[1:] != other.shape[1:]:
                 raise ProblemError(
-                    f"{name} has {word} of shape {own.shape[1:]} in a row where {names[0]} has "
+                    f"{name} has {word} of shape {table.shape[1:]} in a row where {names[0]} has "
                     f"{other.shape[1:]}: every row needs the same ones."
                 )
 
@@ -224,8 +254,25 @@ def _targets(y: Any, name: str, loss: Any) -> np.ndarray:
     return y.astype(float) if binary else y.astype(np.int32)
 
 
+def read_labels(name: str, labels: Any, rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """Reads the labels, sorted, and which of them each row has."""
+    labels = np.asarray(labels)
+    if labels.shape != (rows,):
+        raise ProblemError(
+            f"{name} must hold one label for each of the {rows} rows; got an array of shape "
+            f"{labels.shape}."
+        )
+    try:
+        values, code = np.unique(labels, return_inverse=True)
+        if np.any(values != values):
+            raise TypeError
+    except TypeError:  # they cannot be compared
+        raise ProblemError(f"{name} must hold labels of one type, and none may be missing.") from None
+    return values, code
+
+
 def read_numbers(x: Any, what: str) -> np.ndarray:
-    """A finite array with one entry, or row of entries, for every example."""
+    """Reads a finite array with one entry, or row of entries, for every example."""
     if hasattr(x, "toarray"):
         raise ProblemError(f"{what} is sparse: pass {what.split()[0]}.toarray().")
     try:
@@ -238,9 +285,9 @@ def read_numbers(x: Any, what: str) -> np.ndarray:
         raise ProblemError(f"{what} must have one entry for every row; got {x}.")
     where = np.argwhere(~np.isfinite(x))
     if len(where):
-        place = ", ".join(f"{word} {k}" for word, k in zip(("row", "column"), where[0], strict=False))
+        axes = zip(("row", "column"), where[0], strict=False)
         raise ProblemError(
-            f"{what} has {len(where)} entries that are NaN or infinite, the first at {place}: remove or "
-            "fill them."
+            f"{what} has {len(where)} entries that are NaN or infinite, the first at "
+            f"{', '.join(f'{axis} {k}' for axis, k in axes)}: remove or fill them."
         )
     return x

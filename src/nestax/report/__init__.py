@@ -86,8 +86,15 @@ def write_run(
         for name, columns in records.items():
             _write_csv(working / f"{name}.csv", columns)
         made = environment()
-        _write_json(working / LISTING, about)
-        _write_json(working / ENVIRONMENT, made)
+        for name, facts in ((LISTING, about), (ENVIRONMENT, made)):
+            # Arrays and their numbers as lists and numbers, anything else as text.
+            text = json.dumps(
+                facts,
+                indent=2,
+                ensure_ascii=False,
+                default=lambda x: x.tolist() if isinstance(x, np.ndarray | np.generic) else str(x),
+            )
+            (working / name).write_text(f"{text}\n", encoding="utf-8")
         page = render(
             **about,
             succeeded=status is Status.SUCCESS,
@@ -108,14 +115,3 @@ def _write_csv(path: Path, columns: Table | Mapping[str, np.ndarray]) -> None:
         writer = csv.writer(file)
         writer.writerow(map(inert, flat))
         writer.writerows(zip(*(column.tolist() for column in flat.values()), strict=True))
-
-
-def _write_json(path: Path, facts: Mapping[str, Any]) -> None:
-    path.write_text(
-        json.dumps(facts, indent=2, ensure_ascii=False, default=_plain) + "\n", encoding="utf-8"
-    )
-
-
-def _plain(x: Any) -> Any:
-    """Arrays and their numbers as lists and numbers, anything else as text."""
-    return x.tolist() if isinstance(x, np.ndarray | np.generic) else str(x)

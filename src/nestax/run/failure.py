@@ -1,12 +1,58 @@
 """What went wrong in a run that is not finite any more: where, and in which quantity."""
 
+import dataclasses
 from collections.abc import Iterator
+from typing import NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 import nestax.trees as trees
 from nestax.loop.chunks import At, Chunk, Compiled
-from nestax.loop.columns import FINITE_COLUMNS
+from nestax.loop.columns import FINITE_COLUMNS, as_columns
+from nestax.loop.status import Status
+from nestax.run.record import Book
+
+
+class Ended(NamedTuple):
+    """A run as far as it has come: where, what was recorded, and how it ended."""
+
+    at: At
+    book: Book
+    status: Status
+    message: str
+
+    @property
+    def records(self) -> dict[str, np.ndarray]:
+        return as_columns(self.book.rows)
+
+
+def leave_lost(compiled: Compiled, chunk: Chunk, book: Book) -> None:
+    """Leaves the last finite weights of the lanes of a grid that a chunk has lost in the book."""
+    lost = book.finite & ~chunk.records["finite"].all(axis=0)
+    if not lost.any():
+        return
+    copied = compiled.donates
+    states = [(lost, _copied(chunk))] if copied else last_finite(compiled, chunk, book.finite)
+    for lanes, at in states:
+        book.leave(lanes, compiled.lane.output(at.carry))
+
+
+def failed(compiled: Compiled, chunk: Chunk, book: Book) -> Ended:
+    """Ends a run of one lane that a chunk has lost, and says what is not finite."""
+    if compiled.donates:
+        book.finite = np.asarray(False)  # so that the last checkpoint stays the last good one
+        book.cut(chunk.before.step)
+        return Ended(_copied(chunk), book, Status.NONFINITE, without_trackers(chunk.before.step))
+    at = next(at for _, at in last_finite(compiled, chunk, book.finite))
+    return Ended(at, book, Status.NONFINITE, name_failure(compiled, at, book.step))
+
+
+def _copied(chunk: Chunk) -> At:
+    """Where a chunk began that has overwritten it: there is nothing to go back to but the weights."""
+    w, average = jax.tree.map(jnp.asarray, (chunk.before.carry.w, chunk.before.carry.average))
+    return At(dataclasses.replace(chunk.after.carry, w=w, average=average), chunk.before.step)
 
 
 def last_finite(compiled: Compiled, chunk: Chunk, finite: np.ndarray) -> Iterator[tuple[np.ndarray, At]]:

@@ -10,8 +10,10 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from nestax.chain.problem import Problem, is_drawn
+from nestax.devices.asked import sharded_in
 from nestax.devices.hosts import Hosts, digest_of
-from nestax.devices.spread import Spread, at_place, weights_in_pieces
+from nestax.devices.mesh import at_place, shard, weights_in_pieces
+from nestax.devices.rows import Sharded
 from nestax.errors import SettingError, check_count
 from nestax.loop.chunks import Compiled
 from nestax.loop.columns import choose_columns
@@ -20,6 +22,7 @@ from nestax.loop.plan import AVERAGES, Cost, Meter, draw_sizes, make_plan
 from nestax.loop.step import Lane
 from nestax.parts.estimator import AbstractEstimator
 from nestax.parts.step_rule import Method
+from nestax.run.result import Continuation
 from nestax.steps.descent import step_of
 from nestax.streams.feed import Feed, courses_of, streams_of, with_room
 from nestax.streams.shares import comparable, warn_if_equal
@@ -27,6 +30,17 @@ from nestax.trees import on_device
 
 #: Steps are counted in 32 bits, for without x64 JAX has no longer ones.
 MOST_STEPS = 2**31 - 1
+
+
+class Budget(NamedTuple):
+    """What every kind of run is asked for in the same words; see ``minimize``."""
+
+    steps: int | None = None
+    samples: int | None = None
+    batch_size: int | dict[str, int] = 32
+    init_batch_size: int | dict[str, int] | None = None
+    record_every: int | None = None
+    record: Sequence[str] | None = None
 
 
 class Prepared(NamedTuple):
@@ -59,59 +73,52 @@ class Prepared(NamedTuple):
 def prepare(
     problem: Problem,
     method: Method,
-    *,
+    budget: Budget,
     key: Array,
-    steps: int | None,
-    samples: int | None = None,
-    batch_size: int | dict[str, int],
-    init_batch_size: int | dict[str, int] | None = None,
-    record_every: int | None = None,
-    record: Sequence[str] | None = None,
-    gap: bool = False,
+    *,
+    needed: Sequence[str] = (),
     output: str = "last",
     seed: int = 0,
-    begin: int = 0,
-    spent: Cost | None = None,
+    start: Continuation | None = None,
     search: Cost | None = None,
     grid: tuple[Callable[..., Any], PyTree] | None = None,
     copies: int = 2,
-    spread: Spread | None = None,
+    sharded: Sharded | None = None,
     in_lanes: bool = False,
 ) -> Prepared:
-    """What ``minimize``, ``sweep`` and ``autotune`` have in common.
+    """Makes a compiled run of what ``minimize``, ``sweep`` and ``autotune`` are asked for.
 
     Args:
-        problem: the chain of levels.
         method: what runs; in a grid that of the first lane, which has the static facts of all.
         key: one key, or one per seed in a grid, or one per setting and seed.
-        steps, samples, batch_size, init_batch_size, record_every, record: as in
-            ``minimize``.
-        gap: whether the gap is recorded in any case.
-        output, seed: as in ``minimize``. With "random" the run ends after a number of steps that the
-            seed draws.
-        begin, spent: the step that the run begins after, and what it has cost by then; None is a start.
+        needed: columns that stop rules look at.
+        output: as in ``minimize``. With "random" the run ends after a number of steps that ``seed``
+            draws.
+        start: the run that this one continues; None is a start.
         search: what finding the method has cost.
         grid: ``build(problem, setting)`` and the settings of all lanes; None means one lane.
-        copies, spread, in_lanes: as for ``Compiled``.
+        copies, sharded, in_lanes: as for ``Compiled``.
     """
-    hosts = Hosts(spread and spread.mesh)
+    begin = 0 if start is None else start.step
+    hosts = Hosts(sharded and sharded.mesh)
     if hosts.many:
-        facts = (steps, samples, batch_size, init_batch_size, record_every, record, output, begin)
+        facts = (*budget, output, begin)
         streams = streams_of(problem)
         arrays, about = comparable(problem, streams)
         hosts.agree("data, settings or seeds", digest_of((arrays, method, key, grid), (facts, about)))
         warn_if_equal(hosts, streams, [level.name for level in problem.levels])
-    if spread is not None and not in_lanes:
-        problem = shared_by(problem, spread)
+    if sharded is not None and not in_lanes:
+        problem = shared_by(problem, sharded)
     problem = method.estimator.view(problem)
     method.check(problem)
-    columns = choose_columns(problem, record, gap)
-    sizes, first_sizes = draw_sizes(problem, batch_size, init_batch_size)
-    estimator = method.ready(problem, steps or 1, sizes).estimator
+    columns = choose_columns(problem, budget.record, needed)
+    sizes, first_sizes = draw_sizes(problem, budget.batch_size, budget.init_batch_size)
+    estimator = method.ready(problem, budget.steps or 1, sizes).estimator
     meter = Meter(problem, estimator, sizes, first_sizes)
-    spent = meter.start.plus(1, search or Cost()) if spent is None else spent
-    steps = meter.steps(steps, samples, begin, spent)
-    stride = check_count("record_every", max(1, steps // 100) if record_every is None else record_every)
+    spent = meter.start.plus(1, search or Cost()) if start is None else start.cost
+    steps = meter.steps(budget.steps, budget.samples, begin, spent)
+    every = max(1, steps // 100) if budget.record_every is None else budget.record_every
+    stride = check_count("record_every", every)
     total = begin + steps
     if total > MOST_STEPS:
         raise SettingError(
@@ -124,7 +131,7 @@ def prepare(
     problem = with_room(problem, courses) if courses else problem
     build, settings = grid or (None, ())
     lanes = len(jax.tree.leaves(settings)[0]) * key.shape[-1] if grid else 1
-    lanes = lanes // spread.size if spread is not None and in_lanes else lanes
+    lanes = lanes // sharded.size if sharded is not None and in_lanes else lanes
     parts = parts_that_fit(problem, estimator, sizes, first_sizes, lanes, hosts)
     plan = make_plan(
         problem,
@@ -138,35 +145,36 @@ def prepare(
     )
     feed = None
     if courses:
-        feed = Feed(problem, courses, plan.ahead, stride, total, spread)
+        feed = Feed(problem, courses, plan.ahead, stride, total, sharded)
         problem = with_room(problem, courses, feed.steps)
     if build is None:
-        build = method.lifted(problem.alone(), estimator, first_sizes)  # which asks for shapes
+        build = method.lifted(problem, estimator, first_sizes)  # which asks for shapes
     horizon = on_device(np.asarray(begin + steps, jnp.result_type(int)))
     lane = Lane(problem, build, horizon, plan)
-    compiled = Compiled(lane, settings, key, feed, copies, spread, in_lanes)
+    compiled = Compiled(lane, settings, key, feed, copies, sharded, in_lanes)
     return Prepared(compiled, meter, begin, total, stride, spent)
 
 
-def shared_by(problem: Problem, spread: Spread) -> Problem:
+def shared_by(problem: Problem, sharded: Sharded) -> Problem:
     """The problem with its rows, its blocks or its weights shared by devices."""
-    if spread.what == "model":
+    if sharded.what == "model":
         if is_drawn(problem.w0):
             return problem
-        places = weights_in_pieces(problem.w0, spread)
+        places = weights_in_pieces(problem.w0, sharded)
         return eqx.tree_at(lambda p: p.w0, problem, jax.tree.map(at_place, problem.w0, places))
     blocks = problem.blocks is not None
-    if blocks != (spread.what == "blocks"):
+    if blocks != (sharded.what == "blocks"):
         there, asked = ("blocks", "rows") if blocks else ("rows", "blocks")
         raise SettingError(
-            f"the levels hold {there}, and no {asked} for devices to share: pass shard={there!r}."
+            f"the levels hold {there}, and no {asked} for devices to share: pass "
+            f"nx.Devices(mesh, {there!r})."
         )
-    problem = problem.spread_over(spread)
+    problem = shard(problem, sharded)
     read_together = jax.process_count() > 1 and bool(streams_of(problem))
-    if problem.spread is None and not read_together:
+    if sharded_in(problem) is None and not read_together:
         raise SettingError(
-            "no level has rows that devices could share, as nx.Population has: leave mesh out, or "
-            "run many settings by nx.sweep(mesh=...)."
+            "no level has rows that devices could share, as nx.Population has: leave devices out, "
+            "or run many settings by nx.sweep(devices=...)."
         )
     return problem
 

@@ -4,10 +4,13 @@ import html
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any
 
+import numpy as np
+
+from nestax.stop import WATCHED
 from nestax.table import number
 
 COMPILING = "compiling …"
@@ -17,11 +20,6 @@ ALOUD: ContextVar[Callable[[str], None]] = ContextVar("aloud", default=lambda wo
 QUICK_SECONDS = 1.0
 
 
-def is_wanted(progress: bool | None) -> bool:
-    """Whether there is to be a line; by default where somebody can look at one."""
-    return (sys.stderr.isatty() or in_notebook()) if progress is None else progress
-
-
 def in_notebook() -> bool:
     """Whether this is the kernel of a notebook; IPython on a terminal is none."""
     ipython = sys.modules.get("IPython")
@@ -29,8 +27,17 @@ def in_notebook() -> bool:
     return shell is not None and getattr(shell, "kernel", None) is not None
 
 
-def progress_line(total: int) -> Any:
-    """A context with a function to call with the step reached and what else to show."""
+def progress_line(total: int, progress: bool | None, first: bool) -> Any:
+    """A context with a function to call with the step reached and the last record.
+
+    Args:
+        progress: whether there is a line; None means where somebody can look at one.
+        first: whether this process is the one that speaks.
+    """
+    seen = (sys.stderr.isatty() or in_notebook()) if progress is None else progress
+    if not (first and seen):
+        ALOUD.get()(COMPILING)
+        return nullcontext(lambda step, record: None)
     return _in_notebook(total) if in_notebook() else _on_terminal(total)
 
 
@@ -55,8 +62,8 @@ def _on_terminal(total: int) -> Iterator[Callable[..., None]]:
     with Progress(*parts, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(COMPILING, total=total)
 
-        def show(step: int, **columns: Any) -> None:
-            bar.update(task, completed=step, description=_words(columns))
+        def show(step: int, record: dict[str, Any]) -> None:
+            bar.update(task, completed=step, description=_shown(record))
 
         yield show
 
@@ -70,14 +77,14 @@ def _in_notebook(total: int) -> Iterator[Callable[..., None]]:
     first = 0
     handle: Any = None
 
-    def show(step: int, **columns: Any) -> None:
+    def show(step: int, record: dict[str, Any]) -> None:
         nonlocal handle, first
         first = first or step  # of a run that goes on, what was done before took no time
         took = time.perf_counter() - began
         if took < QUICK_SECONDS:
             return
         left = f"{took * (total - step) / (step - first):,.0f} s left" if step > first else ""
-        words = html.escape("  ".join([f"{step:,} of {total:,} steps", left, _words(columns)]))
+        words = html.escape("  ".join([f"{step:,} of {total:,} steps", left, _shown(record)]))
         bar = HTML(f"<progress value={step} max={total}></progress> <code>{words}</code>")
         if handle is None:
             handle = display(bar, display_id=True)
@@ -91,5 +98,7 @@ def _in_notebook(total: int) -> Iterator[Callable[..., None]]:
             handle.update(HTML(""))
 
 
-def _words(columns: dict[str, Any]) -> str:
-    return "  ".join(f"{name} {number(float(x))}" for name, x in columns.items())
+def _shown(record: dict[str, Any]) -> str:
+    """The column of one run that says most about how it goes."""
+    name = next((name for name in WATCHED if np.ndim(record.get(name, ())) == 0), None)
+    return "" if name is None else f"{name} {number(float(record[name]))}"

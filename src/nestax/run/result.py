@@ -1,7 +1,6 @@
 """What a run returns: weights, records, an honest status, and everything needed to go on."""
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
+from nestax.checkpoints import files
 from nestax.errors import ProblemError
 from nestax.loop.plan import Cost
 from nestax.loop.status import Status
 from nestax.table import Table, as_html, number, pandas
-from nestax.trees import as_host, from_host
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,17 +88,14 @@ class Result:
         return plot_run(self.records, path)
 
     def save(self, path: str | Path) -> None:
-        """Writes weights, records, status and carry to one safetensors file, without pickle."""
-        from safetensors.numpy import save_file
-
-        arrays = {f"records/{k}": v for k, v in self.records.items()}
-        arrays |= {f"w/{k}": x for k, x in enumerate(jax.tree.leaves(self.w))}
-        arrays |= {f"carry/{k}": x for k, x in enumerate(jax.tree.leaves(self.carry.lane))}
-        host = {name: as_host(x) for name, x in arrays.items()}
-        tensors = {name: x for name, (x, _) in host.items()}
-        tensors["key"] = np.asarray(jax.random.key_data(self.carry.key))
-        about = {
-            "kinds": {name: kind for name, (_, kind) in host.items() if kind},
+        """Writes weights, records, status and carry to one file, whole or not at all, without pickle."""
+        groups = {
+            "w": _numbered(self.w),
+            "records": self.records,
+            "carry": _numbered(self.carry.lane),
+            "run": {"key": self.carry.key},
+        }
+        facts = {
             "status": self.status.name,
             "message": self.message,
             "step": self.carry.step,
@@ -109,8 +105,7 @@ class Result:
             "micro_batch": self.micro_batch,
             "tree": _tree_as_json(jax.tree.map(lambda _: "leaf", self.w)),
         }
-        contiguous = {k: np.array(v, order="C") for k, v in tensors.items()}
-        save_file(contiguous, str(path), metadata={"nestax": json.dumps(about)})
+        files.save(Path(path), groups, facts)
 
 
 def load(path: str | Path, like: PyTree = None) -> Result:
@@ -120,54 +115,48 @@ def load(path: str | Path, like: PyTree = None) -> Result:
         path: the file.
         like: a tree of the structure of w; needed only if w is made of classes of its own.
     """
-    from safetensors import SafetensorError, safe_open
-
     damaged = ProblemError(f"{path} is not a result that nestax wrote, or it is damaged.")
     try:
-        with safe_open(str(path), framework="numpy") as file:
-            about = json.loads((file.metadata() or {})["nestax"])
-            kinds = about.get("kinds", {})
-            names = file.keys()
-            tensors = {name: from_host(file.get_tensor(name), kinds.get(name, "")) for name in names}
-        known = like is not None or about["tree"] is not None
+        groups, facts = files.load(Path(path))
+        known = like is not None or facts["tree"] is not None
     except FileNotFoundError:
         raise ProblemError(f"there is no file {path}.") from None
-    except (SafetensorError, OSError, *_MADE_UP):
+    except files.OtherFormatError:
+        raise ProblemError(
+            f"{path} was written by another version of nestax: use that version."
+        ) from None
+    except (files.DamagedError, OSError, KeyError):
         raise damaged from None
     if not known:
         raise ProblemError("w is made of classes of its own: pass load(path, like=problem.w0).")
     try:
-        return _result(tensors, about, like)
-    except _MADE_UP:
+        return _result(groups, facts, like)
+    except files.MADE_UP:
         raise damaged from None
 
 
-#: What a file that somebody has made up can lead to.
-_MADE_UP = (KeyError, ValueError, TypeError, AttributeError, IndexError, OverflowError, RecursionError)
-
-
-def _result(tensors: dict[str, Any], about: dict[str, Any], like: PyTree) -> Result:
-    """What ``Result.save`` has taken apart."""
-    pick = lambda start: [jnp.asarray(tensors[f"{start}/{k}"]) for k in range(_count(tensors, start))]
-    template = _tree_from_json(about["tree"]) if like is None else like
-    records = {k.removeprefix("records/"): v for k, v in tensors.items() if k.startswith("records/")}
-    key = jax.random.wrap_key_data(jnp.asarray(tensors["key"]))
-    cost = about["cost"]
-    rows = about.get("rows", [])
-    step = about["step"]
-    message = about["message"]
+def _result(groups: files.Groups, facts: dict[str, Any], like: PyTree) -> Result:
+    """Puts together what ``Result.save`` has taken apart."""
+    template = _tree_from_json(facts["tree"]) if like is None else like
+    records = dict(groups["records"])
+    cost, rows, step, message = (facts[name] for name in ("cost", "rows", "step", "message"))
     whole = all(type(number) is int and number >= 0 for number in (step, *cost, *rows))
     if not whole or not isinstance(message, str) or not all(len(c) for c in records.values()):
         raise ValueError
+    w, carry = ([*map(jnp.asarray, groups.get(name, {}).values())] for name in ("w", "carry"))
     return Result(
-        jax.tree.structure(template).unflatten(pick("w")),
+        jax.tree.structure(template).unflatten(w),
         records,
-        Status[about["status"]],
+        Status[facts["status"]],
         message,
-        Continuation(pick("carry"), key, step, Cost(*cost), tuple(rows)),
-        tuple(map(str, about.get("levels", []))),
-        {str(name): int(most) for name, most in about.get("micro_batch", {}).items()},
+        Continuation(carry, groups["run"]["key"], step, Cost(*cost), tuple(rows)),
+        tuple(map(str, facts["levels"])),
+        {str(name): int(most) for name, most in facts["micro_batch"].items()},
     )
+
+
+def _numbered(tree: PyTree) -> dict[str, Any]:
+    return {str(k): x for k, x in enumerate(jax.tree.leaves(tree))}
 
 
 #: Memory that brings an error down by less than this factor has not paid.
@@ -191,8 +180,10 @@ def diagnose(records: dict[str, np.ndarray], levels: tuple[str, ...]) -> list[st
         if np.isnan(records["believed_error"][-1, i]):
             out.append(_nothing_differed(name, int(records["step"][-1]) + 1))
             continue
-        usual = lambda column, i=i: _median(records[column][late, i])
-        bars = {what: (usual(own), usual(plain)) for what, (own, plain) in kinds.items()}
+        bars = {
+            what: tuple(_median(records[column][late, i]) for column in columns)
+            for what, columns in kinds.items()
+        }
         bars = {what: pair for what, pair in bars.items() if np.isfinite(pair).all() and pair[1] > 0}
         if not bars:
             out.append(f"level {name!r}: exact, so there is nothing to remember.")
@@ -231,10 +222,6 @@ def flat_columns(records: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         else:
             out |= {f"{name}[{i}]": column[:, i] for i in range(column.shape[1])}
     return out
-
-
-def _count(tensors: dict[str, Any], start: str) -> int:
-    return sum(name.startswith(f"{start}/") for name in tensors)
 
 
 def _tree_as_json(tree: Any) -> Any:

@@ -14,17 +14,18 @@ from jax.sharding import Mesh
 from jaxtyping import Array, PyTree
 
 from nestax.chain.problem import Problem
-from nestax.checkpoints.keeper import Keeper
+from nestax.checkpoints.asked import Checkpoint, keeper_of
+from nestax.devices.asked import Devices, sharing
 from nestax.devices.hosts import Hosts, gathered
-from nestax.devices.spread import check_divides, spread_over
+from nestax.devices.mesh import check_divides
 from nestax.errors import SettingError, check_count, check_seed
 from nestax.figures import plot_sweep
 from nestax.loop.status import Status
 from nestax.parts.estimator import AbstractEstimator
 from nestax.parts.step_rule import Method
-from nestax.run.follow import Rules, follow
-from nestax.run.prepare import as_method, prepare
-from nestax.run.record import Record, check_callback
+from nestax.run.follow import follow
+from nestax.run.prepare import Budget, as_method, prepare
+from nestax.run.record import Record, Watch
 from nestax.streams.feed import streams_of
 from nestax.table import Table, as_html, number, pandas
 from nestax.trees import on_device
@@ -172,11 +173,8 @@ def sweep(
     record: Sequence[str] | None = None,
     callback: Callable[[Record], bool | None] | None = None,
     progress: bool | None = None,
-    checkpoint: str | Path | None = None,
-    checkpoint_every: float = 60.0,
-    resume: bool = False,
-    mesh: Mesh | int | None = None,
-    shard: str = "lanes",
+    checkpoint: str | Path | Checkpoint | None = None,
+    devices: int | Mesh | Devices | None = None,
 ) -> Sweep:
     """Runs every setting with every seed, side by side, compiled once whatever the grid.
 
@@ -192,21 +190,14 @@ def sweep(
         settings: columns of equal length, usually ``nx.grid(...)``.
         seeds: how many seeds, or a list of them; or a table with a row for every setting, which draws
             for every lane by itself.
-        steps, samples, batch_size, init_batch_size, record_every, record, progress: as in
-            ``minimize``; a budget of samples is per lane.
+        steps, samples, batch_size, init_batch_size, record_every, record, progress, checkpoint, devices:
+            as in ``minimize``; a budget of samples is per lane, and devices share settings.
         callback: as in ``minimize``; columns and weights have leading axes (settings, seeds). Returning
             True stops all lanes.
-        checkpoint, checkpoint_every, resume: as in ``minimize``.
-        mesh: a number of devices, or a ``jax.sharding.Mesh``; None means one device. The processes of a
-            mesh call ``sweep`` together, with equal arguments.
-        shard: what the devices share: "lanes", whole settings, whose number they must divide; the bits
-            are the same for every number of devices that divides gcd(settings, 16).
     """
-    check_callback(callback)
-    spread = spread_over(mesh, shard, ("lanes",))
-    keeper = None
-    if checkpoint is not None or resume:
-        keeper = Keeper(checkpoint, checkpoint_every, resume, Hosts(spread and spread.mesh))
+    watch = Watch((), callback)
+    sharded = sharing(devices, ("lanes",))
+    keeper = keeper_of(checkpoint, Hosts(sharded and sharded.mesh))
     seeds = np.arange(check_count("seeds", seeds)) if np.ndim(seeds) == 0 else np.asarray(seeds)
     lengths = {len(column) for column in settings.values()} if isinstance(settings, dict) else set()
     if len(lengths) != 1:
@@ -223,8 +214,8 @@ def sweep(
         )
     for seed in seeds.ravel().tolist():
         check_seed(seed)
-    if spread is not None:
-        check_divides(spread, "settings", len(rows))
+    if sharded is not None:
+        check_divides(sharded, "settings", len(rows))
     if seeds.size > 1 and streams_of(problem):
         raise SettingError(
             "a stream hands the same rows to every seed, so that several would tell nothing about "
@@ -235,21 +226,16 @@ def sweep(
     run = prepare(
         problem,
         first,
-        key=_keys(seeds),
-        steps=steps,
-        samples=samples,
-        batch_size=batch_size,
-        init_batch_size=init_batch_size,
-        record_every=record_every,
-        record=record,
+        Budget(steps, samples, batch_size, init_batch_size, record_every, record),
+        _keys(seeds),
         output=output,
         grid=(built, {name: on_device(np.asarray(v, problem.dtype)) for name, v in settings.items()}),
         copies=1,
-        spread=spread,
-        in_lanes=spread is not None,
+        sharded=sharded,
+        in_lanes=sharded is not None,
     )
     facts = {"run": "sweep", "seeds": seeds.tolist(), "record_every": run.stride}
-    ended = follow(run, rules=Rules(callback=callback), keeper=keeper, facts=facts, progress=progress)
+    ended = follow(run, watch=watch, keeper=keeper, facts=facts, progress=progress)
     finite = ended.book.finite
     records = {
         name: np.moveaxis(column, 0, 2) if column.ndim > 1 else column

@@ -1,6 +1,5 @@
 """Settings found by a short search: many lanes side by side, the worse ones given up on the way."""
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -12,7 +11,7 @@ from jaxtyping import Array, PyTree
 
 import nestax.trees as trees
 from nestax.chain.problem import Problem
-from nestax.checkpoints.keeper import Keeper
+from nestax.checkpoints.keeper import Keeper, NoKeeper
 from nestax.errors import ProblemError, SettingError, check_count, check_seed
 from nestax.estimators import Plain, SelfTuning
 from nestax.estimators.multilevel import Multilevel
@@ -24,7 +23,7 @@ from nestax.parts.settings import Decay, Schedule
 from nestax.parts.step_rule import Method
 from nestax.programs import compute
 from nestax.run.follow import follow
-from nestax.run.prepare import prepare
+from nestax.run.prepare import Budget, prepare
 from nestax.steps import Descent
 from nestax.streams.feed import streams_of
 from nestax.table import Table, as_html
@@ -143,12 +142,8 @@ def autotune(
     run = prepare(
         problem,
         example,
-        key=key[None],
-        steps=rung * 3 ** (RUNGS - 1),
-        batch_size=batch_size,
-        init_batch_size=init_batch_size,
-        record_every=rung,
-        record=(),
+        Budget(rung * 3 ** (RUNGS - 1), None, batch_size, init_batch_size, rung, ()),
+        key[None],
         grid=(candidate, {"lr": jnp.asarray(rates)}),
     )
     at = run.compiled.start()
@@ -179,15 +174,20 @@ def autotune(
 
 
 def found_method(
-    keeper: Keeper | None, resume: bool, search: Callable[[], Tuned]
+    keeper: Keeper | NoKeeper, problem: Problem, budget: Budget, seed: int, start: Any
 ) -> tuple[Method, Cost]:
-    """What a search has found, and its cost; a run that goes on does not search again."""
-    if keeper is None:
-        return search()[:2]
-    told = keeper.noted(SEARCHED) if resume else None
-    if told is not None:
-        return Candidate().method(told["lr"]), Cost(*told["cost"])
-    method, cost, _ = search()
+    """Finds a method with half of a budget, and what that cost; a run that goes on does not search."""
+    if budget.samples is None or not (budget.steps is start is None):
+        raise SettingError(
+            "without an estimator and an optimizer minimize finds a learning rate by itself, within a "
+            "budget: give samples, and neither steps nor start; or give an optimizer such as "
+            "optax.sgd(0.1)."
+        )
+    note = keeper.noted(SEARCHED)
+    if note is not None:
+        return Candidate().method(note["lr"]), Cost(*note["cost"])
+    draws = {"batch_size": budget.batch_size, "init_batch_size": budget.init_batch_size, "seed": seed}
+    method, cost, _ = autotune(problem, samples=budget.samples, share=0.5, **draws)
     step: Any = method.step
     keeper.note(SEARCHED, {"lr": float(step.lr.scale), "cost": list(cost)})
     return method, cost

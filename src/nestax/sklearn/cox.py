@@ -7,7 +7,6 @@ are at hand, that is a convex function of a few numbers, and Newton's method on 
 small batches are for networks.
 """
 
-import math
 import warnings
 from typing import Any, Self
 
@@ -21,6 +20,7 @@ from nestax.errors import ProblemError, check_number, choose
 from nestax.problems.survival.exact import ExactCox
 from nestax.problems.survival.follow_up import TIES, follow_up
 from nestax.sklearn.columns import check_spread, check_squares, known_rows
+from nestax.sklearn.fitted import AT_LEAST_0
 
 #: Times, and the cumulative hazard of the average row up to each of them.
 Baseline = tuple[np.ndarray, np.ndarray]
@@ -65,7 +65,7 @@ class CoxRegressor(RegressorMixin, BaseEstimator):
             entry: when every row came under observation, before its time; None means from the start.
         """
         choose("ties", self.ties, TIES)
-        check_number("l2", self.l2, "a number of at least 0", lambda x: 0 <= x < math.inf)
+        check_number("l2", self.l2, *AT_LEAST_0)
         event, time = read_outcome(y)
         X = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
         check_consistent_length(X, time)
@@ -96,7 +96,7 @@ class CoxRegressor(RegressorMixin, BaseEstimator):
         return self
 
     def predict(self, X: Any) -> np.ndarray:
-        """The log hazard of every row, beside that of the average one: high is early."""
+        """Returns the log hazard of every row, beside that of the average one: high is early."""
         return known_rows(self, X) @ self.coef_ + self.intercept_
 
     def score(self, X: Any, y: Any) -> float:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -105,7 +105,7 @@ class CoxRegressor(RegressorMixin, BaseEstimator):
         return concordance_index(event, time, self.predict(X))
 
     def baseline_survival(self, times: Any, stratum: Any = None) -> np.ndarray:
-        """The share of average rows without an event up to and including ``times``.
+        """Returns the share of average rows without an event up to and including ``times``.
 
         e^{−Λ(t)}, where Λ adds up 1/S_i over the events so far: Breslow's, with S_i for ties as fitted.
 
@@ -124,7 +124,7 @@ class CoxRegressor(RegressorMixin, BaseEstimator):
         return np.exp(-np.concatenate([[0.0], hazard])[np.searchsorted(when, times, side="right")])
 
     def predict_survival(self, X: Any, times: Any, stratum: Any = None) -> np.ndarray:
-        """The probability that a row has no event up to and including ``times``: rows × times.
+        """Returns the probability that a row has no event up to and including ``times``: rows × times.
 
         Args:
             X: rows, all of one stratum.
@@ -143,7 +143,7 @@ class CoxRegressor(RegressorMixin, BaseEstimator):
 
 
 def read_outcome(y: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Events and times, from a structured array or from times alone."""
+    """Reads events and times, from a structured array or from times alone."""
     if y is None:
         raise ValueError("requires y to be passed, but the target y is None.")
     if hasattr(y, "to_records") and getattr(y, "ndim", 1) == 2:
@@ -185,11 +185,11 @@ def concordance_index(event: Any, time: Any, risk: Any) -> float:
     order = np.lexsort((event, -time))  # whom an event is compared with is a beginning of it
     _, rank = np.unique(risk[order], return_inverse=True)
     latest, happened = -time[order], event[order]
-    here = np.flatnonzero(happened)
+    events = np.flatnonzero(happened)
     # Censored rows of the same time stand before its events.
     censored = np.concatenate([[0], np.cumsum(~happened)])
-    first = np.searchsorted(latest, latest[here])
-    past = np.searchsorted(latest, latest[here], side="right")
+    first = np.searchsorted(latest, latest[events])
+    past = np.searchsorted(latest, latest[events], side="right")
     before = first + censored[past] - censored[first]
     pairs = before.sum()
     if not pairs:
@@ -204,7 +204,7 @@ def concordance_index(event: Any, time: Any, risk: Any) -> float:
         shift = np.arange(len(rows)) * (len(rank) + 1)
         asked = before & size > 0  # the first ``before`` rows are made of one block per bit
         block = before[asked] // size - 1
-        key = rank[here[asked]] + shift[block]
+        key = rank[events[asked]] + shift[block]
         flat = (rows + shift[:, None]).ravel()
         low = np.searchsorted(flat, key)
         below += (low - block * size).sum()

@@ -1,6 +1,7 @@
 """What estimators with ``fit`` share: the settings of a run, the run, and its carry as NumPy."""
 
 import dataclasses
+import math
 import warnings
 from typing import Any
 
@@ -12,12 +13,16 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 
 from nestax.chain.problem import Problem
-from nestax.errors import DivergenceWarning, check_count
+from nestax.errors import DivergenceWarning, Range, check_count
 from nestax.loop.status import Status
 from nestax.parts.estimator import AbstractEstimator
 from nestax.parts.step_rule import AbstractStep
 from nestax.run.minimize import minimize
 from nestax.run.result import Continuation, Result
+
+#: Where a number among the settings must lie, as scikit-learn's users say it.
+POSITIVE = Range("a positive number", lambda x: 0 < x < math.inf)
+AT_LEAST_0 = Range("a number of at least 0", lambda x: 0 <= x < math.inf)
 
 
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)
@@ -83,6 +88,7 @@ def warn_if_not_finite(result: Result, stacklevel: int) -> None:
 def without_jax(carry: Continuation) -> Continuation:
     """Turns a carry into NumPy arrays, so that an estimator can be copied, hashed and pickled."""
     leaves = [np.asarray(x) for x in jax.tree.leaves(carry.lane)]
+    # A typed key cannot be pickled, its data can.
     return dataclasses.replace(carry, lane=leaves, key=np.asarray(jax.random.key_data(carry.key)))
 
 

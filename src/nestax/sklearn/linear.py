@@ -30,7 +30,7 @@ from nestax.parts.settings import Schedule, at
 from nestax.parts.step_rule import AbstractStep
 from nestax.run.result import Continuation, Result
 from nestax.sklearn.columns import check_spread, check_squares, known_rows
-from nestax.sklearn.fitted import Fitted, warn_if_not_finite, with_jax
+from nestax.sklearn.fitted import AT_LEAST_0, POSITIVE, Fitted, warn_if_not_finite, with_jax
 
 #: Tables are filled up to a multiple of so many columns, so that similar ones share one program.
 COLUMNS = 16
@@ -80,9 +80,8 @@ class LinearModel(Fitted, abc.ABC):
     objective_: float
 
     def _check_settings(self) -> None:
-        check_number("l2", number_of(self, "l2"), "a number of at least 0", lambda x: 0 <= x < math.inf)
-        rate = self.learning_rate
-        check_number("learning_rate", rate, "a positive number", lambda x: 0 < x < math.inf)
+        check_number("l2", number_of(self, "l2"), *AT_LEAST_0)
+        check_number("learning_rate", self.learning_rate, *POSITIVE)
         super()._check_settings()
         if as_estimator(self.method).lr is not None:
             raise SettingError(
@@ -109,17 +108,18 @@ class LinearModel(Fitted, abc.ABC):
     def _begin(self, X: np.ndarray, y: np.ndarray) -> None:
         """Everything that does not depend on what was fitted before."""
         self._scaler = StandardScaler().fit(X)
+        # Zero columns change no score, and programs are compiled for shapes.
         width = -(-X.shape[1] // COLUMNS) * COLUMNS
         scores = self._begin_targets(y)
         self._w = {"slope": np.zeros((width, *scores)), "intercept": np.zeros(scores)}
         self._begin_run()
 
     def _scaled(self, X: np.ndarray) -> np.ndarray:
-        """The rows as the run sees them."""
+        """Returns the rows as the run sees them."""
         return np.pad(self._scaler.transform(X), [(0, 0), (0, len(self._w["slope"]) - X.shape[1])])
 
     def _losses_of(self, part: Part) -> np.ndarray:
-        """The loss of every row at the weights so far; in float64 whatever JAX computes in."""
+        """Returns the loss of every row at the weights so far; in float64 whatever JAX computes in."""
         X, y = part
         return self._losses(X @ self._w["slope"] + self._w["intercept"], y)
 
@@ -172,7 +172,7 @@ class LinearModel(Fitted, abc.ABC):
         raise NotImplementedError
 
     def _losses(self, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
-        """The loss of every row."""
+        """Returns the loss of every row."""
         raise NotImplementedError
 
     def _targets_of_risk(self, risk: float) -> np.ndarray:
@@ -219,18 +219,18 @@ class LinearClassifier(LinearScores):
     """Logistic loss, or the multinomial one for three classes and more."""
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
-        """The logarithms of ``predict_proba``."""
+        """Returns the logarithms of ``predict_proba``."""
         return log_shares(self.decision_function(X))
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """The probability of every class, one column each, as the fitted model has it.
+        """Returns the probability of every class, one column each, as the fitted model has it.
 
         Where the loss moved the model towards a rare class, these are no frequencies.
         """
         return np.exp(self.predict_log_proba(X))
 
     def predict(self, X: Any) -> np.ndarray:
-        """The most probable class of every row."""
+        """Returns the most probable class of every row."""
         likely = self.predict_log_proba(X).argmax(axis=1)
         return self.classes_[likely]
 
@@ -253,7 +253,7 @@ class LinearRegressor(RegressorMixin, LinearModel):
     """
 
     def predict(self, X: Any) -> np.ndarray:
-        """The predicted target of every row."""
+        """Returns the predicted target of every row."""
         return known_rows(self, X) @ self.coef_ + self.intercept_
 
     @property
@@ -297,30 +297,13 @@ class LinearRegressor(RegressorMixin, LinearModel):
 
 
 def number_of(model: Any, name: str) -> Any:
-    """A setting; 0 for one that is still to be chosen."""
+    """Returns a setting; 0 for one that is still to be chosen."""
     value = getattr(model, name)
     return 0.0 if isinstance(value, str) and value == "auto" and name in model.chosen else value
 
 
-def labels_of(groups: Any, default: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The labels of the groups, sorted, and which of them each row has."""
-    labels = default if groups is None else np.asarray(groups)
-    if labels.shape != default.shape:
-        raise ProblemError(
-            f"groups must hold one label for each of the {len(default)} rows; got an array of shape "
-            f"{labels.shape}."
-        )
-    try:
-        names, member = np.unique(labels, return_inverse=True)
-        if np.any(names != names):
-            raise TypeError
-    except TypeError:  # they cannot be compared
-        raise ProblemError("groups must hold labels of one type, and none may be missing.") from None
-    return names, member
-
-
 def log_shares(scores: np.ndarray) -> np.ndarray:
-    """The logarithms of probabilities; a single score belongs to the second of two classes."""
+    """Returns the logarithms of probabilities; a single score belongs to the second of two classes."""
     if scores.ndim == 1:
         scores = np.column_stack([np.zeros_like(scores), scores])
     return log_softmax(scores, axis=1)

@@ -27,7 +27,7 @@ from nestax.parts.estimator import AbstractEstimator
 from nestax.problems import ExactPortfolio, mean_deviation
 from nestax.problems.portfolio.market import read_bounds
 from nestax.sklearn.columns import check_sums, known_rows
-from nestax.sklearn.fitted import Fitted, warn_if_not_finite, with_jax, without_jax
+from nestax.sklearn.fitted import AT_LEAST_0, POSITIVE, Fitted, warn_if_not_finite, with_jax, without_jax
 from nestax.sklearn.windows import Window
 from nestax.steps.descent import with_rate
 
@@ -86,9 +86,9 @@ class MeanDeviationPortfolio(Fitted):
         w = exact.settle(problem.w0)
         if self.method is None:
             w = self._descend(exact, problem, w)
-            self._rate = self._automatic_rate(exact, w)
-            return self._finish(exact, w)
         self._rate = self._automatic_rate(exact, w)
+        if self.method is None:
+            return self._finish(exact, w)
         method = self._with_rate(problem)
         steps = self.max_iter
         result = self._minimize(problem, method, None, steps=steps, stride=steps)
@@ -96,7 +96,7 @@ class MeanDeviationPortfolio(Fitted):
         return self._finish(exact, exact.settle(result.w))
 
     def partial_fit(self, X: Any, y: Any = None) -> Self:
-        """One pass over the returns X from where the call before ended; y is ignored.
+        """Makes one pass over the returns X from where the call before ended; y is ignored.
 
         The trackers go on with the new rows: several calls with the same rows are one run. After
         ``fit`` the weights are kept and the trackers start anew.
@@ -121,7 +121,7 @@ class MeanDeviationPortfolio(Fitted):
         return self._finish(exact, exact.settle(result.w))
 
     def predict(self, X: Any) -> np.ndarray:
-        """The return of the portfolio in every period."""
+        """Computes the return of the portfolio in every period."""
         return known_rows(self, X, "weights_") @ self.weights_
 
     def score(self, X: Any, y: Any = None) -> float:
@@ -134,12 +134,11 @@ class MeanDeviationPortfolio(Fitted):
         return float(returns.mean() - self.risk * deviation)
 
     def _check_settings(self) -> None:
-        positive = ("a positive number", lambda x: 0 < x < math.inf)
-        check_number("risk", self.risk, "a number of at least 0", lambda x: 0 <= x < math.inf)
-        check_number("delta", self.delta, *positive)
+        check_number("risk", self.risk, *AT_LEAST_0)
+        check_number("delta", self.delta, *POSITIVE)
         check_number("tol", self.tol, "a number of at least 0", lambda x: x >= 0)
         if self.learning_rate is not None:
-            check_number("learning_rate", self.learning_rate, *positive)
+            check_number("learning_rate", self.learning_rate, *POSITIVE)
         super()._check_settings()
         self._named_method()
 
@@ -156,6 +155,7 @@ class MeanDeviationPortfolio(Fitted):
 
     def _build(self, X: np.ndarray, w: np.ndarray | None = None) -> tuple[ExactPortfolio, Problem]:
         """F for returns with c = 0 and s = 1, in closed form and as a problem that starts at w."""
+        # In single precision a mean far from 0, as of returns counted from 1, would eat the digits.
         rows = (X - self._centre) / self.scale_
         facts: dict[str, Any] = {"risk": self.risk, "delta": self.delta}
         low, high = read_bounds((0, 1) if self.bounds is None else self.bounds, rows.shape[1])
@@ -172,7 +172,7 @@ class MeanDeviationPortfolio(Fitted):
 
     def _automatic_rate(self, exact: ExactPortfolio, w: np.ndarray) -> float:
         fading = self._named_method().refresh_batch == "population"
-        return (exact.learning_rate if fading else exact.noisy_learning_rate)(w, self.batch_size)
+        return exact.learning_rate(w, self.batch_size, fading)
 
     def _with_rate(self, problem: Problem) -> AbstractEstimator:
         """Gives the method the learning rate that is set, or else the automatic one if it needs one."""

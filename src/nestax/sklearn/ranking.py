@@ -8,20 +8,16 @@ from typing import Any, Self
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 from sklearn.metrics import average_precision_score
 
 from nestax.errors import ProblemError, check_number, choose
 from nestax.parts.estimator import AbstractEstimator
 from nestax.problems.coupled.average_precision import average_precision
 from nestax.problems.coupled.partial_auc import partial_auc
+from nestax.sklearn.fitted import POSITIVE
 from nestax.sklearn.linear import LinearScores, to_zero
 
 OBJECTIVES = ("average_precision", "partial_auc")
-
-
-def scores_of(w: dict[str, Array], x: Array) -> Array:
-    return x @ w["slope"]
 
 
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)
@@ -69,7 +65,8 @@ class RankingClassifier(LinearScores):
         self._begin(X, y)
         rows, targets = self._scaled(X), self._targets(y)
         start = {"slope": jnp.zeros(rows.shape[1])}
-        common: dict[str, Any] = {"model": scores_of, "w0": start, "l2": self.l2, "shared": True}
+        common: dict[str, Any] = {"w0": start, "l2": self.l2, "shared": True}
+        common["model"] = lambda w, x: x @ w["slope"]
         if self.objective == "average_precision":
             problem = average_precision(rows, targets, margin=self.margin, **common)
         else:
@@ -85,7 +82,7 @@ class RankingClassifier(LinearScores):
         return self
 
     def predict(self, X: Any) -> np.ndarray:
-        """The second class where the score is above that of the rows which ``fit`` left out."""
+        """Returns the second class where the score is above that of the rows which ``fit`` left out."""
         above = self.decision_function(X) > 0
         return self.classes_[above.astype(int)]
 
@@ -104,8 +101,7 @@ class RankingClassifier(LinearScores):
         super()._check_settings()
         choose("objective", self.objective, OBJECTIVES)
         for name in ("margin", "temperature"):
-            value = getattr(self, name)
-            check_number(name, value, "a positive number", lambda x: 0 < x < np.inf)
+            check_number(name, getattr(self, name), *POSITIVE)
 
     def _begin_targets(self, y: np.ndarray) -> tuple[int, ...]:
         shape = super()._begin_targets(y)

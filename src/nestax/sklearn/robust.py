@@ -6,7 +6,6 @@ over shares q of rows, or of groups with their mean losses: the problem of ``nx.
 """
 
 import dataclasses
-import math
 from typing import Any, Self
 
 import equinox as eqx
@@ -18,9 +17,11 @@ from scipy.optimize import minimize_scalar
 from nestax.chain.problem import Problem
 from nestax.errors import POSITIVE, SettingError, check_number, check_setting
 from nestax.parts.estimator import AbstractEstimator
+from nestax.problems.losses import read_labels
 from nestax.problems.robust.divergences import KL, AbstractDivergence, ChiSquare, CVaR, Dual
 from nestax.problems.robust.dro import dro
-from nestax.sklearn.linear import LinearClassifier, LinearModel, LinearRegressor, labels_of, to_zero
+from nestax.sklearn.fitted import POSITIVE as POSITIVE_NUMBER
+from nestax.sklearn.linear import LinearClassifier, LinearModel, LinearRegressor, to_zero
 from nestax.sklearn.windows import GroupsWindow, Window, filled_size
 
 DIVERGENCES = ("kl", "chi2", "cvar")
@@ -50,7 +51,7 @@ class RobustModel(LinearModel):
         X, y = self._read(X, y, first=True)
         self._begin(X, y)
         rows, targets = self._scaled(X), self._targets(y)
-        member = None if groups is None else labels_of(groups, y)[1]
+        member = None if groups is None else read_labels("groups", groups, len(y))[1]
         if member is not None and not member.any():
             raise SettingError(
                 "there is one group only: leave groups out, and the adversary weighs rows, or give "
@@ -71,7 +72,7 @@ class RobustModel(LinearModel):
                 "divergence must be 'kl', 'chi2' or 'cvar', or one such as nx.problems.KL(0.1); got "
                 f"{self.divergence!r}."
             )
-        check_number("penalty", self.penalty, "a positive number", lambda x: 0 < x < math.inf)
+        check_number("penalty", self.penalty, *POSITIVE_NUMBER)
         check_number("tail", self.tail, "a number in (0, 1)", lambda x: 0 < x < 1)
         check_setting("radius", self.radius, *POSITIVE)
 
@@ -83,7 +84,7 @@ class RobustModel(LinearModel):
         return (KL if self.divergence == "kl" else ChiSquare)(self.penalty, self.radius)
 
     def _at_start(self, losses: np.ndarray, share: np.ndarray) -> tuple[AbstractDivergence, Dual]:
-        """The divergence for losses of this size, and dual variables to begin with."""
+        """Returns the divergence for losses of this size, and dual variables to begin with."""
         divergence = jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(float)), self._given())
         return divergence.start(_filled(losses), _filled(share))
 
@@ -104,20 +105,22 @@ class RobustModel(LinearModel):
             l2=self.l2,
             w0=jax.tree.map(lambda x: jnp.zeros(x.shape), self._w),
         )
-        outer: Any = base.levels[1].fn
+
+        def divergences(problem: Problem) -> list[AbstractDivergence]:
+            """Returns every place of the problem that holds the divergence."""
+            first, second = problem.levels
+            holders: list[Any] = [second.fn, problem.feasible]
+            holders += [first.fn, first.onto] if member is None else []
+            return [holder.divergence for holder in holders if holder is not None]
+
         if member is None:
             problem = base.with_data(losses=Window((rows, targets)))
-            places: Any = lambda p: [p.levels[0].fn, p.levels[0].onto, p.levels[1].fn]
         else:
             parts = [(rows[member == g], targets[member == g]) for g in range(len(share))]
             problem = base.with_data(group_losses=GroupsWindow(parts))
-            outer = eqx.tree_at(lambda f: f.share, outer, jnp.asarray(share, base.dtype))
-            problem = eqx.tree_at(lambda p: p.levels[1].fn, problem, outer)
-            places = lambda p: [p.levels[1].fn]
-        holders: Any = lambda p: [*places(p), *([] if p.feasible is None else [p.feasible])]
-        where: Any = lambda p: [holder.divergence for holder in holders(p)]
-        count = len(holders(problem))
-        problem = eqx.tree_at(where, problem, [divergence] * count)
+            numbers = jnp.asarray(share, base.dtype)
+            problem = eqx.tree_at(lambda p: p.levels[1].fn.share, problem, numbers)  # pyright: ignore[reportFunctionMemberAccess]
+        problem = eqx.tree_at(divergences, problem, [divergence] * len(divergences(problem)))
         start = {name: jnp.asarray(x, base.dtype) for name, x in dual.items()}
         return eqx.tree_at(lambda p: p.w0, problem, {**problem.w0, **start})
 
@@ -134,15 +137,18 @@ class RobustModel(LinearModel):
     def _worst(
         self, part: tuple[np.ndarray, np.ndarray], member: np.ndarray | None
     ) -> tuple[float, dict[str, float]]:
-        """The risk in the worst case at the weights so far, and the dual variables where it is.
+        """Returns the risk in the worst case at the weights so far, and the dual variables where it is.
 
         It is a convex function of one of them.
         """
         losses, share = self._adversary(part, member)
         divergence, dual = self._at_start(losses, share)
-        of = lambda dual: float(_risk(divergence, _filled(losses), _filled(share), dual))
+
+        def risk_at(dual: Dual) -> float:
+            return float(_risk(divergence, _filled(losses), _filled(share), dual))
+
         if not dual:
-            return of(dual), {}
+            return risk_at(dual), {}
         (name,) = dual
         extent = float(np.ptp(losses)) + self.penalty
         low, high = (self.penalty, REACH * extent)
@@ -150,7 +156,7 @@ class RobustModel(LinearModel):
             low, high = (losses.min() - REACH * extent, losses.max())
 
         def risk(x: float) -> float:
-            return of({name: jnp.asarray(x, jnp.result_type(float))})
+            return risk_at({name: jnp.asarray(x, jnp.result_type(float))})
 
         # Over several widths, so that its search does not end on a flat piece far away.
         near = float(dual[name])

@@ -25,6 +25,7 @@ from nestax.errors import ProblemError, SettingError, check_count, check_number
 from nestax.estimators.registry import as_estimator
 from nestax.parts.estimator import AbstractEstimator
 from nestax.parts.settings import Decay
+from nestax.problems.losses import read_labels
 from nestax.problems.tilted.hierarchical_term import hierarchical_term
 from nestax.run.result import Continuation
 from nestax.sklearn.fitted import without_jax
@@ -33,7 +34,6 @@ from nestax.sklearn.linear import (
     LinearModel,
     LinearRegressor,
     Part,
-    labels_of,
     log_shares,
     number_of,
     to_zero,
@@ -97,8 +97,14 @@ class TiltedModel(LinearModel):
         self.tilt_ = number_of(self, "inner_tilt")
         self.l2_ = number_of(self, "l2")
 
-    def _partial_fit(self, X: np.ndarray, y: np.ndarray, groups: Any) -> Self:
-        """About one pass over the rows, from where the call before ended."""
+    def _partial_fit(self, X: np.ndarray, y: np.ndarray, groups: Any, first: np.ndarray | None) -> Self:
+        """Makes about one pass over the rows, from where the call before ended.
+
+        ``first`` are targets to begin with, None where there was a call before.
+        """
+        if first is not None:
+            self._begin(X, first)
+            self._choose(X, y, groups)
         parts = self._kept | self._split(X, y, groups)
         # Trackers have one entry a group, so a new group means new trackers.
         carry = self._carry if parts.keys() == self._kept.keys() else None
@@ -121,7 +127,7 @@ class TiltedModel(LinearModel):
 
     def _split(self, X: np.ndarray, y: np.ndarray, groups: Any) -> dict[Any, Part]:
         """The rows of every group by its label; they are counted, and the group has its reference."""
-        names, member = labels_of(groups, self._default_groups(y))
+        names, member = self._labels(y, groups)
         rows, targets = self._scaled(X), self._targets(y)
         parts = {name: (rows[member == g], targets[member == g]) for g, name in enumerate(names)}
         scores = np.zeros(self._w["intercept"].shape)
@@ -133,7 +139,7 @@ class TiltedModel(LinearModel):
         return parts
 
     def _reference(self, name: Any, risk: float) -> float:
-        """The risk of a group at the start, or less if exponentials of it have no room."""
+        """Returns the risk of a group at the start, or less if exponentials of it have no room."""
         steepest = max(abs(self.tilt_), abs(self.outer_tilt))
         reference = min(risk, ROOM / steepest) if steepest else risk
         if self.tilt_ * (reference - risk) > SIGHT:
@@ -151,7 +157,7 @@ class TiltedModel(LinearModel):
         return counts / counts.sum()
 
     def _chain(self, parts: dict[Any, Part]) -> Problem:
-        """The problem on these rows, from the weights so far.
+        """Returns the problem on these rows, from the weights so far.
 
         Its references are the risks of weights of zero in the first call that had the group, so that
         trackers can go on with other rows. Two rows a group with that risk are enough to set them, and
@@ -170,8 +176,8 @@ class TiltedModel(LinearModel):
         whole = as_estimator(self.method).refresh_batch == "population"
         source = (Groups if whole else GroupsWindow)(list(parts.values()))
         numbers = jax.tree.map(lambda x: jnp.asarray(x, base.dtype), (self._shares(parts), self._w))
-        where: Any = lambda p: (p.levels[2].fn.share, p.w0)
-        return eqx.tree_at(where, base.with_data(losses=source), numbers)
+        problem = base.with_data(losses=source)
+        return eqx.tree_at(lambda p: (p.levels[2].fn.share, p.w0), problem, numbers)  # pyright: ignore[reportFunctionMemberAccess]
 
     def _run(
         self,
@@ -197,9 +203,9 @@ class TiltedModel(LinearModel):
         """What is wrong with a fit that ended well, in a sentence."""
         del parts
 
-    def _default_groups(self, y: np.ndarray) -> np.ndarray:
-        """The label of every row's group, where none was given."""
-        return y
+    def _labels(self, y: np.ndarray, groups: Any) -> tuple[np.ndarray, np.ndarray]:
+        """The labels of the groups, sorted, and which of them each row has: the classes by default."""
+        return read_labels("groups", y if groups is None else groups, len(y))
 
 
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)
@@ -271,13 +277,12 @@ class TiltedClassifier(TiltedModel, LinearClassifier):
         if first:
             if classes is None:
                 raise SettingError("the first call of partial_fit needs classes=, all labels there are.")
-            self._begin(X, column_or_1d(classes))
-            self._choose(X, y, groups)
+            classes = column_or_1d(classes)
         elif classes is not None and not np.array_equal(self.classes_, np.unique(classes)):
             raise SettingError(
                 f"classes must be those of the first call, {self.classes_.tolist()}; got {classes!r}."
             )
-        return self._partial_fit(X, y, groups)
+        return self._partial_fit(X, y, groups, classes if first else None)
 
     def _check_settings(self) -> None:
         super()._check_settings()
@@ -289,7 +294,7 @@ class TiltedClassifier(TiltedModel, LinearClassifier):
         penalties = (1 / len(y), *PENALTIES) if self.l2 == "auto" else (self.l2,)
         grid = [(tilt, l2) for tilt in tilts for l2 in penalties]
         self.tilt_, self.l2_ = grid[0]
-        names, member = labels_of(groups, self._default_groups(y))
+        names, member = self._labels(y, groups)
         folds = min(self.cv, *np.unique(y, return_counts=True)[1])
         if len(grid) == 1 or folds < 2 or len(np.unique(y)) < 2:
             return
@@ -363,17 +368,14 @@ class TiltedRegressor(TiltedModel, LinearRegressor):
         """
         first = not hasattr(self, "coef_")
         X, y = self._read(X, y, first)
-        if first:
-            self._begin(X, y)
-            self._choose(X, y, groups)
-        return self._partial_fit(X, y, groups)
+        return self._partial_fit(X, y, groups, y if first else None)
 
-    def _default_groups(self, y: np.ndarray) -> np.ndarray:
-        return np.zeros(len(y))
+    def _labels(self, y: np.ndarray, groups: Any) -> tuple[np.ndarray, np.ndarray]:
+        return super()._labels(y, np.zeros(len(y)) if groups is None else groups)
 
 
 def _thinned(part: Part) -> Part:
-    """Every row, or every second, third, …, such that few are left."""
+    """Returns every row, or every second, third, …, such that few are left."""
     X, y = part
-    every = -(-len(y) // KEPT_ROWS)
-    return X[::every], y[::every]
+    stride = -(-len(y) // KEPT_ROWS)
+    return X[::stride], y[::stride]

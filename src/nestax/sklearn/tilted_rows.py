@@ -41,10 +41,10 @@ class TiltedRows:
         self.share = np.full(len(counts), 1 / len(counts)) if balanced else counts / counts.sum()
 
     def fit(self, grid: Sequence[tuple[float, float]], new: np.ndarray) -> Iterator[np.ndarray]:
-        """Scores of new rows at a minimum for every inner tilt and penalty of a grid."""
+        """Yields scores of new rows at a minimum for every inner tilt and penalty of a grid."""
         for tilt, l2 in grid:
             start = np.zeros(self.rows.shape[1] * self.scores)
-            found = minimize(
+            minimum = minimize(
                 self.value_and_grad,
                 start,
                 (tilt, l2),
@@ -52,7 +52,7 @@ class TiltedRows:
                 jac=True,
                 options={"maxiter": STEPS, "ftol": 1e-7},
             )
-            scores = np.column_stack([new, np.ones(len(new))]) @ self._matrix(found.x)
+            scores = np.column_stack([new, np.ones(len(new))]) @ self._matrix(minimum.x)
             yield scores[:, 0] if self.scores == 1 else scores
 
     def value_and_grad(self, w: np.ndarray, tilt: float, l2: float) -> tuple[float, np.ndarray]:
@@ -60,6 +60,7 @@ class TiltedRows:
         scores = self.rows @ W
         if self.scores == 1:
             scores = np.column_stack([np.zeros(len(scores)), scores])
+        # As losses of log-sums: a quotient of exponentials overflows for rows far on the wrong side.
         total: Any = logsumexp(scores, axis=1, keepdims=True)
         targets = np.arange(len(self.y)), self.y
         losses = total[:, 0] - scores[targets]
@@ -91,7 +92,7 @@ def tilted_mean(x: np.ndarray, tilt: float, share: np.ndarray | None = None) -> 
 def _mean_and_weights(
     x: np.ndarray, tilt: float, share: np.ndarray | None = None
 ) -> tuple[float, np.ndarray]:
-    """A tilted mean and its derivatives, p e^{tx} made to sum to one."""
+    """Returns a tilted mean and its derivatives, p e^{tx} made to sum to one."""
     share = np.full(len(x), 1 / len(x)) if share is None else share
     mean = tilted_mean(x, tilt, share)
     return mean, share * np.exp(tilt * (x - mean))

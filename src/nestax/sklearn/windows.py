@@ -11,12 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
-from nestax.draws.source import AbstractSource, Batch, Population
+from nestax.draws.rows import Batch
+from nestax.draws.source import AbstractSource, Population
 from nestax.trees import on_device
 
 
 def filled_size(rows: int, fewest: int) -> int:
-    """The next power of two, or ``fewest``, which is one."""
+    """Returns the next power of two, or ``fewest``, which is one."""
     return max(fewest, 2 ** math.ceil(math.log2(rows)))
 
 
@@ -32,6 +33,7 @@ class Window(Population):
         count = len(jax.tree.leaves(rows)[0])
         index = np.arange(filled_size(count, fewest)) % count
         super().__init__(jax.tree.map(lambda x: x[index], rows))
+        # A row that is there c times weighs 1/c of one: means are those of the rows as given.
         self.weights = on_device(1 / (count * np.bincount(index)[index]))
         self.count = jnp.asarray(count)
 
@@ -53,8 +55,8 @@ class GroupsWindow(AbstractSource):
     def __init__(self, groups: list[tuple[np.ndarray, np.ndarray]], fewest: int = 512):
         count = np.asarray([len(y) for _, y in groups])
         missing = filled_size(count.sum(), fewest) - count.sum()
-        fill = lambda x: np.pad(x, [(0, missing), *[(0, 0)] * (x.ndim - 1)])
-        X, y = (jnp.asarray(fill(np.concatenate(column))) for column in zip(*groups, strict=True))
+        tables = map(np.concatenate, zip(*groups, strict=True))
+        X, y = (jnp.asarray(np.pad(x, [(0, missing), *[(0, 0)] * (x.ndim - 1)])) for x in tables)
         self.data = X, y
         self.first = jnp.asarray(np.cumsum(count) - count, jnp.int32)
         self.count = jnp.asarray(count, jnp.uint32)
@@ -63,12 +65,17 @@ class GroupsWindow(AbstractSource):
         bits = jax.random.bits(jax.random.fold_in(key, step), (self.cost, size), jnp.uint32)
         # Remainders favour no row by more than a share of count/2³².
         index = self.first[:, None] + (bits % self.count[:, None]).astype(self.first.dtype)
-        take = lambda x, rows: x.at[rows].get(mode="promise_in_bounds")
-        return Batch(tuple(jax.tree.map(lambda x, i=i: take(x, i), self.data) for i in index))
+        return Batch(
+            tuple(
+                # Without the promise XLA clips every index, and differentiates the clipping.
+                jax.tree.map(lambda x, i=i: x.at[i].get(mode="promise_in_bounds"), self.data)
+                for i in index
+            )
+        )
 
     def example(self) -> PyTree:
-        one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), self.data)
-        return (one,) * self.cost
+        row = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), self.data)
+        return (row,) * self.cost
 
     @property
     def cost(self) -> int:

@@ -15,12 +15,6 @@ from nestax.parts.step_rule import AbstractStep
 from nestax.parts.tracking import average
 
 
-def over_root(count: Array, horizon: Array) -> Array:
-    """1/√T."""
-    del count
-    return horizon**-0.5
-
-
 class Bounded(AbstractStep):
     """w_{t+1} = w_t + γ_t (x̃ − w_t), x̃ = prox_{η r}(w_t − η v_t), γ_t = min{1/2, η ε/‖x̃ − w_t‖}.
 
@@ -34,12 +28,13 @@ class Bounded(AbstractStep):
     """
 
     lr: Setting = setting(POSITIVE)
-    eps: Setting | None = setting(POSITIVE, default=None, missing=over_root)
+    eps: Setting | None = setting(POSITIVE, default=None, missing=lambda _, horizon: horizon**-0.5)
 
     def update(self, problem: Problem, w: PyTree, grad: PyTree, aux: dict[str, Array], state: Any):
         lr = at(self.lr, state)
         eps = at(self.eps, state)
         target = problem.proximal(jax.tree.map(lambda x, v: x - lr * v, w, grad), lr)
         length = optax.tree.norm(trees.as_average(optax.tree.sub(target, w)))
+        # min{1/2, ηε/length} without a quotient where the length is 0.
         share = jnp.where(length > 2 * lr * eps, lr * eps / jnp.maximum(length, lr * eps), 0.5)
         return average(w, share.astype(problem.dtype), target), state + 1

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from nestax.chain.problem import Problem
@@ -28,7 +29,7 @@ class Descent(AbstractStep):
 
 
 def step_of(estimator: AbstractEstimator, problem: Problem) -> AbstractStep:
-    """The step rule that a method was published with; plain descent where it names none."""
+    """Returns the step rule that a method was published with; plain descent where it names none."""
     step = estimator.published_step(problem)
     return Descent(0.1 if estimator.lr is None else estimator.lr) if step is None else step
 
@@ -44,8 +45,14 @@ def falling_beta() -> Schedule:
     return Schedule(Decay(2 / 3), scale=0.1)
 
 
+def beta_of_order_root(count: Array, steps: Array) -> Array:
+    """min(1/2, 10/√N): a forgetting rate of the published order; the factor is ours."""
+    del count
+    return jnp.minimum(0.5, 10 * steps**-0.5)
+
+
 def descent_beside(beta: Any, lr: Any) -> Descent:
-    """The step beside an estimator with forgetting rate ``beta``.
+    """Returns the step beside an estimator with forgetting rate ``beta``.
 
     Of constant length if beta is given, as in experiments; falling like (1 + t/100)^(−1/3) if it is left
     to fall as well, as in the theory.

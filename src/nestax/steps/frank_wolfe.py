@@ -69,6 +69,7 @@ class InnerFrankWolfe(AbstractStep):
             ahead = -jnp.asarray(optax.tree.vdot(slope, towards)) / jnp.where(
                 curvature > 0, curvature, 1
             )
+            # Beyond 1 the line would leave the feasible set.
             share = jnp.clip(ahead, 0, 1)
             return jax.tree.map(lambda y, d: y + share * d, z, towards)
 

@@ -14,12 +14,6 @@ from nestax.parts.settings import Setting, at, setting
 from nestax.parts.step_rule import AbstractStep
 
 
-def parameter_free(count: Array, horizon: Array) -> Array:
-    """T^{-2/3}: the learning rate, and the forgetting rate that goes with it."""
-    del count
-    return horizon ** (-2 / 3)
-
-
 class Normalized(AbstractStep):
     """w_{t+1} = prox(w_t − η v_t/‖v_t‖).
 
@@ -31,10 +25,11 @@ class Normalized(AbstractStep):
         lr: η > 0; None means T^{-2/3}.
     """
 
-    lr: Setting | None = setting(POSITIVE, default=None, missing=parameter_free)
+    lr: Setting | None = setting(POSITIVE, default=None, missing=lambda _, horizon: horizon ** (-2 / 3))
 
     def update(self, problem: Problem, w: PyTree, grad: PyTree, aux: dict[str, Array], state: Any):
         size = optax.tree.norm(trees.as_average(grad))
+        # A gradient of 0 stays where it is instead of dividing by its length.
         lr = at(self.lr, state) / jnp.where(size > 0, size, 1)
         moved = jax.tree.map(lambda x, v: x - (lr * v).astype(x.dtype), w, grad)
         return problem.proximal(moved, lr.astype(problem.dtype)), state + 1

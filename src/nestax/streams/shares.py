@@ -17,14 +17,16 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
 from nestax.devices.hosts import Hosts
-from nestax.devices.spread import Spread, at_place
+from nestax.devices.mesh import at_place
+from nestax.devices.rows import Sharded
 from nestax.errors import warn
 from nestax.programs import kept
+from nestax.streams.readers import Read, Reader
 from nestax.streams.stream import Stream
 
 
 class Share(NamedTuple):
-    """What one of several processes reads of a stream.
+    """The rows of a stream that one of several processes reads.
 
     own: whether it has rows of its own, of which it reads all.
     """
@@ -34,7 +36,8 @@ class Share(NamedTuple):
     own: bool
 
     def rows(self, first: int, count: int) -> tuple[int, int]:
-        """Of the rows from ``first`` on: the first that it reads, by its own numbers, and how many."""
+        """Returns which of the rows from ``first`` on it reads: the first, by its own numbers, and how
+        many."""
         if self.own:
             behind = (self.number - first) % self.processes
             return (first + behind) // self.processes, max(0, -(-(count - behind) // self.processes))
@@ -43,17 +46,17 @@ class Share(NamedTuple):
         return first + begin, min(each, count - begin)
 
     def offset(self, first: int, count: int, k: int) -> int:
-        """Where the k-th row that it reads lies among all of them."""
+        """Finds the k-th row that it reads among all of them."""
         if self.own:
             return (self.number - first) % self.processes + k * self.processes
         return self.number * self.most(count) + k
 
     def most(self, count: int) -> int:
-        """The most rows that a process reads of so many."""
+        """Returns the most rows that a process reads of so many."""
         return -(-count // self.processes)
 
-    def places(self, first: int, count: int, held: int) -> np.ndarray:
-        """Where every row lies if the rows of all processes, with room for ``held`` each, are joined."""
+    def indices(self, first: int, count: int, held: int) -> np.ndarray:
+        """Finds every row among those of all processes, joined, with room for ``held`` each."""
         row = np.arange(count)
         if self.own:
             return (first + row) % self.processes * held + row // self.processes
@@ -61,41 +64,80 @@ class Share(NamedTuple):
         return row // each * held + row % each
 
 
-class Together:
-    """Hands rows of which every process has read its share to the devices of all."""
+class Shared(Reader):
+    """Of several processes each reads its share of the rows of a reader, and all get all of them."""
 
-    def __init__(self, spread: Spread):
+    def __init__(self, reader: Reader, sharded: Sharded, hosts: Hosts):
+        self.reader = reader
+        self.one, self.size, self.about, self.own = reader.one, reader.size, reader.about, reader.own
+        self.hosts = hosts
+        self.share = Share(jax.process_index(), jax.process_count(), reader.own)
         firsts: dict[int, Any] = {}
-        for device in spread.mesh.devices.flat:
+        for device in sharded.mesh.devices.flat:
             firsts.setdefault(device.process_index, device)
         line = np.asarray([firsts[k] for k in sorted(firsts)])
         self.mesh = Mesh(line, ("process",), axis_types=(AxisType.Auto,))
-        self.everywhere = spread.everywhere
-        self.here = spread.mesh.local_devices
+        self.everywhere = sharded.everywhere
+        self.here = sharded.mesh.local_devices
 
-    def rows(self, own: PyTree, index: np.ndarray) -> PyTree:
-        """Row k of the outcome is row ``index[k]`` of those of all processes, one after the other."""
+    def read(self, start: int, count: int, into: PyTree = None) -> Read:
+        return self.reader.read(*self.share.rows(start, count), into)
+
+    def most(self, count: int) -> int:
+        return self.share.most(count)
+
+    def agreed(self, start: int, count: int, many: int, why: str | None) -> tuple[int, str]:
+        lacks = many < self.share.rows(start, count)[1]
+        whole = self.share.offset(start, count, many) if lacks else count
+        offsets = self.hosts.told(np.asarray(whole))[:, 0]
+        if offsets.min() == count:
+            return count, ""
+        process = int(offsets.argmin())
+        return int(offsets.min()), f" in process {process}: {self.hosts.all_sent(why)[process]}"
+
+    def handed(self, rows: PyTree, start: int, count: int, most: int) -> PyTree:
+        index = np.zeros(most, np.int32)
+        index[:count] = self.share.indices(start, count, len(jax.tree.leaves(rows)[0]))
         split = NamedSharding(self.mesh, PartitionSpec("process"))
-        parts = jax.tree.map(lambda x: jax.make_array_from_process_local_data(split, x), own)
+        parts = jax.tree.map(lambda x: jax.make_array_from_process_local_data(split, x), rows)
         index = at_place(index, NamedSharding(self.mesh, PartitionSpec()))
         return jax.tree.map(self._everywhere, jax.block_until_ready(_joined(self.mesh)(parts, index)))
 
-    def placed(self, x: Any) -> Any:
-        """A number or an array that is the same in all processes."""
+    def on_devices(self, x: Any) -> jax.Array:
         return at_place(np.asarray(x, np.int32), self.everywhere)
 
     def _everywhere(self, x: jax.Array) -> jax.Array:
-        """From one device of every process to all of them."""
-        own = x.addressable_shards[0].data
-        copies = [jax.device_put(own, device) for device in self.here]
+        """Copies what lies on one device of every process to all of them."""
+        here = x.addressable_shards[0].data
+        copies = [jax.device_put(here, device) for device in self.here]
         return jax.make_array_from_single_device_arrays(x.shape, self.everywhere, copies)
+
+    def position(self, row: int) -> dict[str, Any]:
+        if not self.own:
+            return self.reader.position(row)
+        return {
+            "row": row,
+            "each": self.hosts.all_sent(self.reader.position(self.share.rows(row, 0)[0])),
+        }
+
+    def go_to(self, row: int, position: Any) -> None:
+        if not self.own:
+            return self.reader.go_to(row, position)
+        if position["row"] != row:
+            raise ValueError
+        return self.reader.go_to(self.share.rows(row, 0)[0], position["each"][self.share.number])
+
+
+def shared(reader: Reader, sharded: Sharded | None, hosts: Hosts) -> Reader:
+    """Returns what reads the rows of a run: of one process the reader itself."""
+    return Shared(reader, sharded, hosts) if sharded is not None and hosts.many else reader
 
 
 def _joined(mesh: Mesh) -> Callable[..., PyTree]:
     def join(parts: PyTree, index: jax.Array) -> PyTree:
         # Gathered and not summed over masks, for −0.0 + 0.0 is 0.0.
-        whole = lambda x: jax.lax.all_gather(x, "process", tiled=True)
-        return jax.tree.map(lambda x: jnp.take(whole(x), index, axis=0), parts)
+        whole = jax.lax.all_gather(parts, "process", tiled=True)
+        return jax.tree.map(lambda x: jnp.take(x, index, axis=0), whole)
 
     specs = (PartitionSpec("process"), PartitionSpec())
     mapped = jax.shard_map(join, mesh=mesh, in_specs=specs, out_specs=PartitionSpec(), check_vma=False)
@@ -103,7 +145,7 @@ def _joined(mesh: Mesh) -> Callable[..., PyTree]:
 
 
 def comparable(problem: Any, streams: dict[int, Stream]) -> tuple[Any, list[str]]:
-    """What all processes must have been given alike: a tree of arrays, and facts about its streams.
+    """Returns what all processes must have been given alike: arrays, and facts about streams.
 
     The rows of iterators are those of one process.
     """
@@ -116,11 +158,11 @@ def comparable(problem: Any, streams: dict[int, Stream]) -> tuple[Any, list[str]
 
 def warn_if_equal(hosts: Hosts, streams: dict[int, Stream], names: list[str]) -> None:
     """Warns of iterators that give every process the same rows, which a step then sees repeatedly."""
-    own = {id(stream.reader): k for k, stream in streams.items() if stream.reader.own}
-    for k in own.values():
+    levels = {id(stream.reader): k for k, stream in streams.items() if stream.reader.own}
+    for k in levels.values():
         digest = hashlib.sha256(streams[k].reader.about.encode()).digest()
-        each = hosts.told(np.frombuffer(digest[:8], np.uint64))
-        if hosts.first and len(np.unique(each)) < len(each):
+        digests = hosts.told(np.frombuffer(digest[:8], np.uint64))
+        if hosts.first and len(np.unique(digests)) < len(digests):
             warn(
                 f"level {names[k]!r}: iterators of two processes begin with the same rows, and a step "
                 "would see them more than once: give every process its share, such as "

@@ -1,17 +1,19 @@
 """Rows fed from the host, in the order in which they come."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Int, PyTree
 
-from nestax.draws.source import AbstractSource, Batch
+from nestax.draws.rows import Batch
+from nestax.draws.source import AbstractSource
 from nestax.errors import ProblemError
-from nestax.streams.readers import Reader, reader_of
+from nestax.streams.items import Items
+from nestax.streams.readers import Arrays, Parquet, Reader
 
 
 class Hidden:
@@ -71,24 +73,13 @@ class Stream(AbstractSource):
     def reader(self) -> Reader:
         return self.hidden.thing
 
-    def holding(self, rows: PyTree, first: int, starts: np.ndarray) -> "Stream":
-        """This stream with other rows at hand."""
-        new = (
-            self._like(rows),
-            jnp.asarray(first, jnp.int32),
-            jnp.asarray(starts, jnp.int32),
-        )
-        return self._with(new)
-
-    def holding_placed(self, rows: PyTree, first: Array, starts: Array) -> "Stream":
-        """The same with what lies where it belongs."""
-        return self._with((rows, first, starts))
-
-    def _with(self, new: tuple[PyTree, Array, Array]) -> "Stream":
+    def holding(self, rows: PyTree, first: Any, starts: Any) -> "Stream":
+        """Returns this stream with other rows at hand."""
+        new = (self._like(rows), jnp.asarray(first, jnp.int32), jnp.asarray(starts, jnp.int32))
         return eqx.tree_at(lambda s: (s.rows, s.first, s.starts), self, new)
 
     def some(self, count: int) -> Batch:
-        """The first rows, at most so many."""
+        """Returns the first rows, at most so many."""
         return Batch(self._like(self.reader.read(0, count).rows))
 
     def _like(self, rows: PyTree) -> PyTree:
@@ -115,3 +106,23 @@ class Stream(AbstractSource):
 
     def example(self) -> PyTree:
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), self.rows)
+
+
+def reader_of(data: Any, columns: list[str] | None, batches: bool) -> Reader:
+    """Makes the reader for what a user calls data."""
+    if isinstance(data, Reader):
+        return data
+    if isinstance(data, str | Path):
+        return Parquet(data, columns)
+    if columns is not None:
+        raise ProblemError("columns= is for Parquet files: choose columns of arrays by indexing them.")
+    if _is_iterator(data):
+        return Items(data, batches)
+    if batches:
+        raise ProblemError("batches= is for iterators: arrays and files are rows already.")
+    return Arrays(data)
+
+
+def _is_iterator(data: Any) -> bool:
+    tree = isinstance(data, list | tuple | dict) or hasattr(data, "__array__")
+    return not tree and hasattr(data, "__iter__")

@@ -13,6 +13,8 @@ from jax.sharding import Mesh
 
 import nestax.trees as trees
 from nestax.chain.problem import Problem
+from nestax.checkpoints.asked import Checkpoint, as_checkpoint
+from nestax.devices.asked import Devices
 from nestax.errors import ProblemError, SettingError, check_count
 from nestax.estimators.registry import find
 from nestax.parts.estimator import AbstractEstimator
@@ -88,11 +90,8 @@ def compare(
     init_batch_size: int | dict[str, int] | None = None,
     by: str | None = None,
     progress: bool | None = None,
-    checkpoint: str | Path | None = None,
-    checkpoint_every: float = 60.0,
-    resume: bool = False,
-    mesh: Mesh | int | None = None,
-    shard: str = "lanes",
+    checkpoint: str | Path | Checkpoint | None = None,
+    devices: int | Mesh | Devices | None = None,
 ) -> Comparison:
     """Tunes every method on the same grid and runs all of them with the same number of samples.
 
@@ -112,11 +111,12 @@ def compare(
         batch_size, init_batch_size: as in ``minimize``, the same for all methods.
         by: the column to tune for and to rank by; the gap where the optimum is known, else the value, of
             F itself where that can be computed and else as the method tracks it.
-        checkpoint, checkpoint_every, resume: as in ``minimize``; every sweep has a folder inside. An
-            interruption raises KeyboardInterrupt, for half a comparison compares nothing.
-        mesh, shard: as in ``sweep``: the devices share the settings of the grid, and so the reported
-            seeds where those run in lanes of the same shape.
+        checkpoint: as in ``minimize``; every sweep has a folder inside. An interruption raises
+            KeyboardInterrupt, for half a comparison compares nothing.
+        devices: as in ``sweep``: they share the settings of the grid, and so the reported seeds where
+            those run in lanes of the same shape.
     """
+    kept = as_checkpoint(checkpoint)
     seeds = list(range(check_count("seeds", seeds))) if np.ndim(seeds) == 0 else list(seeds)  # pyright: ignore[reportArgumentType]
     choosing = tuning_seeds(tune_seeds)
     known = problem.finite or problem.exact is not None
@@ -132,10 +132,7 @@ def compare(
         "init_batch_size": init_batch_size,
         "record": list(dict.fromkeys([by, "grad_norm"] if known else [by])),
         "progress": progress,
-        "checkpoint_every": checkpoint_every,
-        "resume": resume,
-        "mesh": mesh,
-        "shard": shard,
+        "devices": devices,
     }
     runs = {}
     tuning = {}
@@ -144,14 +141,16 @@ def compare(
         build, settings = _builder(method, tune)
 
         def one(part: str, build: Any = build, k: int = k, **lanes: Any) -> Sweep:
-            inside = None if checkpoint is None else Path(checkpoint) / f"method-{k + 1}-{part}"
+            inside = kept and dataclasses.replace(
+                kept, folder=Path(kept.folder) / f"method-{k + 1}-{part}"
+            )
             return sweep(problem, build, checkpoint=inside, **lanes, **facts).whole()
 
         lanes = (len(next(iter(settings.values()))), len(choosing))
         counts = (math.prod(lanes), len(seeds))
         # What is shared draws for every lane by itself, which may cost much where draws are simulated.
         shared = problem.finite and max(counts) <= UNEQUAL * min(counts)
-        shared = shared or mesh is not None  # one setting alone could not be shared by devices
+        shared = shared or devices is not None  # one setting alone could not be shared by devices
         own = np.tile(choosing, (lanes[0], 1)) if shared else choosing
         try:
             tuning[name] = one("tuning", settings=settings, seeds=own)

@@ -16,9 +16,11 @@ from jaxtyping import Array, PyTree
 
 from nestax.chain.level import Level
 from nestax.chain.problem import Problem
+from nestax.devices.asked import Devices, sharing
 from nestax.devices.hosts import gathered
-from nestax.devices.spread import at_place, spread_over
-from nestax.draws.source import AbstractSource, Batch, Coupling, Groups
+from nestax.devices.mesh import at_place
+from nestax.draws.rows import HERE, Batch, Coupling, held_by
+from nestax.draws.source import AbstractSource, Groups
 from nestax.errors import ProblemError, check_count, check_setting
 from nestax.parts.estimator import draw_batches
 from nestax.programs import compute
@@ -48,8 +50,7 @@ def evaluate(
     confidence: float = 0.95,
     draws: int | None = None,
     seed: int = 0,
-    mesh: Mesh | int | None = None,
-    shard: str = "rows",
+    devices: int | Mesh | Devices | None = None,
 ) -> Interval:
     """F(w) with a confidence interval, treating the rows as a sample of something larger.
 
@@ -76,7 +77,7 @@ def evaluate(
         draws: how many draws per level to use; needed for a Sampler, where there are no rows, and
             for a Stream of an iterator, where it means the first rows. None uses every row.
         seed: for the draws.
-        mesh, shard: as in ``minimize``, for rows and for blocks.
+        devices: as in ``minimize``, for rows and for blocks.
     """
     check_setting("confidence", confidence, "in (0, 1)", lambda c: (c > 0) & (c < 1))
     if problem.blocks is not None and problem.blocks.weighted:
@@ -86,25 +87,24 @@ def evaluate(
         )
     if problem.endless:
         return _nested(problem, w, confidence, draws, seed)
-    spread = spread_over(mesh, shard, ("rows", "blocks")) or problem.spread
-    if spread is not None and streams_of(problem) and jax.process_count() > 1:
+    sharded = sharing(devices, ("rows", "blocks"), problem)
+    if sharded is not None and streams_of(problem) and jax.process_count() > 1:
         raise ProblemError(
-            "nx.evaluate does not read a Stream in several processes together: leave mesh out, and let "
-            "one of them evaluate it."
+            "nx.evaluate does not read a Stream in several processes together: leave devices out, and "
+            "let one of them evaluate it."
         )
-    if spread is not None:
-        problem = at_place(shared_by(problem, spread), spread.everywhere)
-        w = at_place(w, spread.everywhere)
+    if sharded is not None:
+        problem = at_place(shared_by(problem, sharded), sharded.everywhere)
+        w = at_place(w, sharded.everywhere)
     if problem.blocks is not None:  # side by side, where their devices are
-        problem = problem.alone().every_block()
+        problem = held_by(problem, HERE).every_block()
     drawn = None
     if draws is not None:
         sizes = tuple(check_count("draws", draws) for _ in problem.levels)
         passes = draw_batches(
             with_first_rows(problem, draws), ("value",), jax.random.key(seed), 0, sizes
         )
-        many = lambda batch: batch and dataclasses.replace(batch, many=True)
-        drawn = [many(batch["value"]) for batch in passes]
+        drawn = [b["value"] and dataclasses.replace(b["value"], many=True) for b in passes]
     if drawn is None and streams_of(problem):
         value, influences, streamed = _survey(problem, w)
     else:
@@ -134,15 +134,15 @@ def _nested(problem: Problem, w: PyTree, confidence: float, draws: int | None, s
     if draws is None:
         raise ProblemError("outer draws never end: say how many to use, nx.evaluate(..., draws=1000).")
     draws = max(2, check_count("draws", draws))
-    each = np.asarray(compute(_values_of_outer, problem, w, jax.random.key(seed), draws), np.float64)
-    return _interval(each.mean(), _variance_of_mean(each), confidence)
+    values = np.asarray(compute(_values_of_outer, problem, w, jax.random.key(seed), draws), np.float64)
+    return _interval(values.mean(), _variance_of_mean(values), confidence)
 
 
 def _values_of_outer(problem: Problem, w: PyTree, key: Array, draws: int) -> Array:
     """2 F_ξ(all) − (F_ξ(one half) + F_ξ(other half))/2 for each outer draw ξ."""
     penalty = 0 if problem.penalty is None else problem.penalty(w)
 
-    def one(key: Array) -> Array:
+    def of_outer(key: Array) -> Array:
         outer, inner = jax.random.split(key)
         chain = problem.block(outer)
         half = -(-draws // 2)
@@ -160,7 +160,9 @@ def _values_of_outer(problem: Problem, w: PyTree, key: Array, draws: int) -> Arr
 
     width = max(1, NESTED_AT_ONCE // draws)
     return (
-        jax.lax.map(one, jax.random.split(key, draws), batch_size=width) + penalty + problem.nonsmooth(w)
+        jax.lax.map(of_outer, jax.random.split(key, draws), batch_size=width)
+        + penalty
+        + problem.nonsmooth(w)
     )
 
 
@@ -211,19 +213,18 @@ def _survey(problem: Problem, w: PyTree) -> tuple[Array, list[Any], float]:
     inputs = [w]
     adjoints = [jnp.ones((), problem.dtype)]
     for level in problem.levels:
-        inputs.append(_mean_over(level, lambda part, v=level, x=inputs[-1]: compute(_value, v, x, part)))
+        inputs.append(_mean_over(Level.value, level, inputs[-1]))
     for level, x in zip(reversed(problem.levels), inputs[-2::-1], strict=True):
-        pull = lambda part, v=level, x=x, p=adjoints[0]: compute(_pulled, v, x, part, p)
-        adjoints.insert(0, _mean_over(level, pull))
+        adjoints.insert(0, _mean_over(_pulled, level, x, adjoints[0]))
     effects = []
     by_reader = {}
     for level, x, adjoint in zip(problem.levels, inputs, adjoints[1:], strict=False):
-        here: list[Any] = []
+        in_memory: list[Any] = []
         if isinstance(level.source, Stream):
             by_reader.setdefault(id(level.source.reader), []).append((level, x, adjoint))
         elif level.source is not None:
-            here = compute(_effects, level, x, level.source.population(), adjoint)
-        effects.append(here)
+            in_memory = compute(_effects, level, x, level.source.population(), adjoint)
+        effects.append(in_memory)
     variance = 0.0
     for readings in by_reader.values():
         moments = Moments()
@@ -235,80 +236,76 @@ def _survey(problem: Problem, w: PyTree) -> tuple[Array, list[Any], float]:
     return inputs[-1] + penalty + problem.nonsmooth(w), effects, variance
 
 
-def _value(level: Level, x: PyTree, batch: Any) -> PyTree:
-    return level.value(x, batch)
-
-
 def _pulled(level: Level, x: PyTree, batch: Any, adjoint: PyTree) -> PyTree:
     return level.value_and_pull(x, batch)[1](adjoint)
 
 
-def _mean_over(level: Level, fn: Callable[[Any], PyTree]) -> PyTree:
-    """The mean of ``fn`` over the population of a level, in parts if it is a stream."""
+def _mean_over(fn: Callable[..., PyTree], level: Level, x: PyTree, *rest: PyTree) -> PyTree:
+    """The mean of ``fn(level, x, batch, *rest)`` over its population, in parts if it is a stream."""
     if not isinstance(level.source, Stream):
-        return fn(level.source and level.source.population())
+        return compute(fn, level, x, level.source and level.source.population(), *rest)
     total: PyTree = None
     for share, part in _parts(level.source):
-        one = jax.tree.map(lambda x, s=share: s * np.asarray(x, np.float64), fn(part))
-        total = one if total is None else jax.tree.map(np.add, total, one)
+        mean = compute(fn, level, x, part, *rest)
+        # In float64 on the host: over many parts single precision would lose digits.
+        part_of_total = jax.tree.map(lambda x, s=share: s * np.asarray(x, np.float64), mean)
+        total = part_of_total if total is None else jax.tree.map(np.add, total, part_of_total)
     return jax.tree.map(lambda x: jnp.asarray(x, level.shape.inputs.leaves[0][1]), total)
 
 
 def _parts(stream: Stream) -> Iterator[tuple[float, Batch]]:
-    """Every row of a stream once, in parts of bounded size, each with its share of all rows."""
+    """Yields every row of a stream once, in parts of bounded size, each with its share of all rows."""
     size = stream.reader.size
-    one = stream.example()
+    example = stream.example()
     if size is None:
         raise ProblemError(
             "an iterator can be read only once, so nothing exact can be computed from it: estimate F(w) "
             "with nx.evaluate(problem, w, draws=...)."
         )
-    row = sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(one))
+    row = sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(example))
     most = max(1, PORTION_BYTES // max(row, 1))
     for start in range(0, size, most):
         rows, why = stream.reader.read(start, min(most, size - start))
         if why is not None:
             raise ProblemError(why)
-        cast = lambda x, s: jnp.asarray(x, s.dtype)
-        yield min(most, size - start) / size, Batch(jax.tree.map(cast, rows, one), many=True)
+        rows = jax.tree.map(lambda x, s: jnp.asarray(x, s.dtype), rows, example)
+        yield min(most, size - start) / size, Batch(rows, many=True)
 
 
 def _effects(level: Level, x: PyTree, batch: Any, adjoint: PyTree) -> list[Array]:
     """Up to a constant, the effect of every draw; one array for each independent sample."""
 
     def over(rows: Callable[[Array], Batch], count: int) -> Array:
-        one = lambda k: optax.tree.vdot(adjoint, level.value(x, rows(k)))
-        return jax.lax.map(one, jnp.arange(count), batch_size=1024)
+        def effect(k: Array) -> Any:
+            return optax.tree.vdot(adjoint, level.value(x, rows(k)))
+
+        return jax.lax.map(effect, jnp.arange(count), batch_size=1024)
 
     if isinstance(batch, Coupling):
         # Outputs are sums over the groups, so the effect of a row is the same whatever the other rows.
         sizes = [member.size for member in batch.members]
         return [over(lambda k, g=g: _vary(batch, g, k), size) for g, size in enumerate(sizes)]
-    if isinstance(batch, Batch) and batch.spread is not None:
-        effects = batch.spread.map(_effects_here, batch.draws, (level.bare, x, adjoint))
-    else:
-        effects = over(lambda k: batch.part(k, 1), batch.size)
+
+    def of_part(draws: PyTree) -> tuple[tuple[()], Array]:
+        part = Batch(draws)
+        return (), over(lambda k: part.part(k, 1), part.size)
+
+    effects = batch.holder.total_and_rows(of_part, batch.draws)[1]
     if batch.weights is None:
         return [effects]
     # Σ weight·(effect − mean), written as a mean over the draws.
     return [(effects - batch.weights @ effects) * batch.weights * batch.size]
 
 
-def _effects_here(draws: PyTree, shared: Any) -> Array:
-    """The effects of the draws that a device holds."""
-    level, x, adjoint = shared
-    return _effects(level, x, Batch(draws), adjoint)[0]
-
-
 def _vary(groups: Coupling, group: int, k: Array) -> Batch:
-    """One draw: row k of one group, the first row of all others."""
-    at = lambda number: k[None] if number == group else jnp.zeros(1, jnp.int32)
+    """Returns one draw: row k of one group, the first row of all others."""
+    first = jnp.zeros(1, jnp.int32)
     members = enumerate(groups.members)
-    return Batch(tuple(member.rows(at(number)).draws for number, member in members))
+    return Batch(tuple(m.rows(k[None] if number == group else first).draws for number, m in members))
 
 
 def _members(source: AbstractSource | None) -> tuple[Any, ...]:
-    """The samples that a source holds; none for a deterministic level."""
+    """Returns the samples that a source holds; none for a deterministic level."""
     if source is None:
         return ()
     return source.members if isinstance(source, Groups) else (source,)

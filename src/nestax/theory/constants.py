@@ -25,8 +25,15 @@ from jaxtyping import Array, Float, PyTree
 
 from nestax.chain.level import Level
 from nestax.chain.problem import Problem
-from nestax.draws.source import Batch, Population
-from nestax.errors import ProblemError, SettingError, check_count, check_seed, check_setting
+from nestax.draws.rows import Batch
+from nestax.draws.source import Population
+from nestax.errors import (
+    ProblemError,
+    SettingError,
+    check_count,
+    check_seed,
+    check_setting,
+)
 from nestax.parts.estimator import FIRST_WEIGHTS
 from nestax.programs import compute
 from nestax.table import Table
@@ -112,39 +119,38 @@ def estimate_constants(
         )
     for name, count in (("points", points), ("draws", draws)):
         check_setting(name, check_count(name, count), "at least 2", lambda n: n >= 2)
-    one_number = lambda r: r.ndim == 0 and r.dtype.kind in "fiu"
     check_setting(
-        "radius", radius, "one positive number", lambda r: one_number(r) and (r > 0) & (r < np.inf)
+        *("radius", radius, "one positive number"),
+        lambda r: r.ndim == 0 and r.dtype.kind in "fiu" and 0 < r < np.inf,
     )
     key = jax.random.key(check_seed(seed))
     # NumPy's numbers here: compiling random numbers would take longer than everything else.
     rng = np.random.default_rng(seed)
-    number = lambda x: jnp.asarray(x, problem.dtype)
-    normal = lambda *shape: number(rng.standard_normal(shape))
     start = problem.project(problem.start(jax.random.fold_in(key, FIRST_WEIGHTS)))
     radius = max(1.0, float(optax.tree.norm(start))) if radius is None else float(radius)
-    directions = normal(points - 1, problem.shape.size)
-    shares = number(rng.uniform(size=points - 1))
-    x = compute(_weights, problem, start, number(radius), directions, shares)
+    directions = rng.standard_normal((points - 1, problem.shape.size))
+    shares = rng.uniform(size=points - 1)
+    numbers = (jnp.asarray(x, problem.dtype) for x in (radius, directions, shares))
+    x = compute(_weights, problem, start, *numbers)
     levels = []
     notes = []
     for i, level in enumerate(problem.levels):
         batch = _batch(level, jax.random.fold_in(key, i), draws)
-        first = normal(points, 4, x.shape[1])
+        first = jnp.asarray(rng.standard_normal((points, 4, x.shape[1])), problem.dtype)
         # Levels of one kind compile once, whatever they are called.
         squares, x = compute(_observe, level.replace(name=""), x, batch, first)
-        found = {k: float(np.sqrt(np.max(square))) for k, square in jax.device_get(squares).items()}
-        if not np.all(np.isfinite([*found.values()])) or not np.all(np.isfinite(x)):
+        roots = {k: float(np.sqrt(np.max(square))) for k, square in jax.device_get(squares).items()}
+        if not np.all(np.isfinite([*roots.values()])) or not np.all(np.isfinite(x)):
             raise ProblemError(
                 f"level {level.name!r} is not finite, or its Jacobian is not, somewhere within "
                 f"{radius:.3g} of the start: give a smaller radius=, or keep its input in its domain."
             )
-        if found["mean_pair"] > 2 * found["mean_L_J"]:
+        if roots["mean_pair"] > 2 * roots["mean_L_J"]:
             notes.append(
                 f"level {level.name!r}: its Jacobian changes more between points than its derivative at "
                 "points explains: it jumps, so that there is no L_J, or it needs more points."
             )
-        levels.append(_constants(level.name, found))
+        levels.append(_constants(level.name, roots))
     return ObservedConstants(tuple(levels), points, radius, tuple(notes))
 
 
@@ -152,13 +158,13 @@ def _worst(levels: tuple[LevelConstants, ...]) -> list[float]:
     return [max(numbers) for numbers in list(zip(*levels, strict=True))[1:]]
 
 
-def _constants(name: str, found: dict[str, float]) -> LevelConstants:
+def _constants(name: str, roots: dict[str, float]) -> LevelConstants:
     # A mean-squared constant is never the smaller one, whatever power iteration has left undone.
-    L_f = found["L_f"]
-    L_J = max(found["L_J"], found["pair"])
-    mean_L_f = max(found["mean_L_f"], L_f)
-    mean_L_J = max(found["mean_L_J"], found["mean_pair"], L_J)
-    return LevelConstants(name, L_f, L_J, found["sigma_f"], found["sigma_J"], mean_L_f, mean_L_J)
+    L_f = roots["L_f"]
+    L_J = max(roots["L_J"], roots["pair"])
+    mean_L_f = max(roots["mean_L_f"], L_f)
+    mean_L_J = max(roots["mean_L_J"], roots["mean_pair"], L_J)
+    return LevelConstants(name, L_f, L_J, roots["sigma_f"], roots["sigma_J"], mean_L_f, mean_L_J)
 
 
 # Where to look
@@ -181,7 +187,7 @@ def _weights(
     centre, unravel = ravel_pytree(start)
     corners_only = problem.feasible is None and problem.linear_oracle is not None
 
-    def one(direction: Array, share: Array) -> Array:
+    def along(direction: Array, share: Array) -> Array:
         if corners_only:
             oracle: Any = problem.linear_oracle
             move = share * (ravel_pytree(oracle(unravel(direction)))[0] - centre)
@@ -190,7 +196,7 @@ def _weights(
             move = ravel_pytree(problem.project(unravel(far)))[0] - centre
         return centre + jnp.minimum(1, radius / _positive(jnp.linalg.norm(move))) * move
 
-    return jnp.concatenate([centre[None], jax.vmap(one)(directions, shares)])
+    return jnp.concatenate([centre[None], jax.vmap(along)(directions, shares)])
 
 
 def _batch(level: Level, key: Array, draws: int) -> Batch | None:
@@ -219,12 +225,13 @@ def _batch(level: Level, key: Array, draws: int) -> Batch | None:
 def _observe(
     level: Level, points: Float[Array, "n d"], batch: Batch | None, first: Float[Array, "n 4 d"]
 ) -> tuple[dict[str, Array], Float[Array, "n m"]]:
-    """Squares of all constants at every point, and the mean values there.
+    """Computes squares of all constants at every point, and the mean values there.
 
     first: what power iteration starts from, one vector for each of four constants.
     """
-    look = lambda each: _look(level, batch, *each)
-    return jax.lax.map(look, (points, jnp.roll(points, 1, axis=0), first))
+    # One point after the other: all Jacobians of all draws at all points would not fit.
+    pairs = (points, jnp.roll(points, 1, axis=0), first)
+    return jax.lax.map(lambda pair: _look(level, batch, *pair), pairs)
 
 
 def _look(
@@ -244,12 +251,15 @@ def _look(
     def forms(v: Float[Array, "4 d"]) -> Float[Array, "4"]:
         slopes = jax.vmap(lambda v: along(v)[0])(v[:2])
         curves = jax.vmap(lambda v: along(v)[1])(v[2:])
-        pick = lambda tree, k: jax.tree.map(lambda y: y[k], tree)
-        both = lambda tree: [_square_of_mean(pick(tree, 0)), _mean_square(pick(tree, 1))]
-        return jnp.stack([*both(slopes), *both(curves)])
+        pairs = [jax.tree.map(lambda y, k=k: y[k], tree) for tree in (slopes, curves) for k in (0, 1)]
+        squares = (_square_of_mean, _mean_square)
+        return jnp.stack([square(pair) for square, pair in zip(squares * 2, pairs, strict=True)])
 
     largest = _largest(forms, first)
-    change = lambda y: _between(jac, drawn(y)[1], jnp.sum((y - x) ** 2))
+
+    def change(y: Array) -> tuple[Array, Array]:
+        return _between(jac, drawn(y)[1], jnp.sum((y - x) ** 2))
+
     pair, mean_pair = jax.vmap(change)(jnp.stack([other, x + NEAR * (other - x)]))
     squares = dict(zip(("L_f", "mean_L_f", "L_J", "mean_L_J"), largest, strict=True)) | {
         "sigma_f": _variance(value),
@@ -267,17 +277,17 @@ def _unravel(level: Level, x: Array) -> PyTree:
     return inputs.treedef.unflatten(shaped)
 
 
-def _between(one: PyTree, two: PyTree, distance: Array) -> tuple[Array, Array]:
+def _between(first: PyTree, second: PyTree, distance: Array) -> tuple[Array, Array]:
     """‖E(J(x) − J(y))‖²/‖x − y‖² and E‖J(x) − J(y)‖²/‖x − y‖²; 0 where that is rounding only."""
-    change = jax.tree.map(jnp.subtract, one, two)
-    rounding = (1e3 * jnp.finfo(distance.dtype).eps) ** 2 * _mean_square(one)
-    seen = (distance > 0) & (_mean_square(change) > rounding)
-    scale = jnp.where(seen, 1 / _positive(distance), 0)
+    change = jax.tree.map(jnp.subtract, first, second)
+    rounding = (1e3 * jnp.finfo(distance.dtype).eps) ** 2 * _mean_square(first)
+    visible = (distance > 0) & (_mean_square(change) > rounding)
+    scale = jnp.where(visible, 1 / _positive(distance), 0)
     return scale * _square_of_mean(change), scale * _mean_square(change)
 
 
 def _largest(forms: Callable[[Array], Array], first: Float[Array, "n d"]) -> Float[Array, " n"]:
-    """The largest value of each of n quadratic forms over unit vectors, by power iteration.
+    """Computes the largest value of each of n quadratic forms over unit vectors, by power iteration.
 
     Form k sees row k only, so that the gradient of their sum holds the gradient of each.
     """

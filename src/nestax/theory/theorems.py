@@ -58,9 +58,10 @@ class Constants:
 
     def __post_init__(self):
         check_count("levels", self.levels)
-        keep = lambda name, value, allowed, test: object.__setattr__(
-            self, name, _check_number(name, value, allowed, test)
-        )
+
+        def keep(name: str, value: Any, allowed: str, test: Any) -> None:
+            object.__setattr__(self, name, _check_number(name, value, allowed, test))
+
         keep("L_f", self.L_f, "positive and finite", lambda x: (x > 0) & (x < math.inf))
         for name in ("L_J", "sigma_f", "sigma_J"):
             value = getattr(self, name)
@@ -176,7 +177,7 @@ def theorem_1(constants: Constants, *, c: float | None = None, a: float | None =
 
 
 def theorem_1_bound(constants: Constants, steps: int, gap: float) -> float:
-    """The bound on E‖∇F(w_τ)‖ after T iterations that the proof of Theorem 1 ends with.
+    """Computes the bound on E‖∇F(w_τ)‖ after T iterations that the proof of Theorem 1 ends with.
 
         √M·(a + T)^{1/6}/√T,   M = 2Δ_F + 2K(σ_f² + σ_J²)/(c_0 η_0) + 100 L_1⁴ ln(T + 1),
 
@@ -314,7 +315,8 @@ def L_3(constants: Constants, c_l: float, c_u: float) -> float:
     the weights by up to η c_u‖v‖ and pays with η c_l‖v‖²/4, for which the printed term is too small
     once c_u² exceeds (1 + c_l)(1 + 2K + 2Kσ_f²); for c_u ≤ 1 the two agree.
     """
-    c_l, c_u = _check_bounds(c_l, c_u)
+    c_l = _check_number("c_l", c_l, "positive", lambda x: x > 0)
+    c_u = _check_number("c_u", c_u, f"at least c_l = {c_l:g}", lambda x: x >= c_l)
     return _largest("L_3", lambda: _terms(constants, c_u, 1 + max(1, c_u**2) / c_l))
 
 
@@ -346,7 +348,7 @@ def samples_needed(
     mu: float | None = None,
     D: float | None = None,
 ) -> Budget:
-    """How many iterations and draws the theorems ask for before they promise accuracy ε.
+    """Returns how many iterations and draws the theorems ask for before they promise accuracy ε.
 
     Explicit, to the last constant that the paper gives:
 
@@ -386,7 +388,7 @@ def samples_needed(
 
 
 def _terms(constants: Constants, gradient: float, movement: float) -> list[float]:
-    """The terms of L_1; L_3 weighs the error of the gradient and the movement of the inputs."""
+    """Computes the terms of L_1; L_3 weighs the error of the gradient and the movement of the inputs."""
     K = constants.levels
     noise = constants.sigma_f**2
     mean_squares = constants.mean_L_J**2 + constants.mean_L_f**2
@@ -467,7 +469,7 @@ def _whole(steps: float) -> int:
 
 
 def _least(enough: Callable[[int], bool]) -> int:
-    """The least T ≥ 1 with ``enough(T)``, which stays true once it is."""
+    """Computes the least T ≥ 1 with ``enough(T)``, which stays true once it is."""
     high = 1
     while not enough(high):
         high *= 2
@@ -497,8 +499,3 @@ def _check_target(eps: float, gap: float) -> tuple[float, float]:
 
 def _check_gap(gap: float) -> float:
     return _check_number("gap", gap, "at least 0, a bound on F(w_1) - F*", lambda x: x >= 0)
-
-
-def _check_bounds(c_l: float, c_u: float) -> tuple[float, float]:
-    c_l = _check_number("c_l", c_l, "positive", lambda x: x > 0)
-    return c_l, _check_number("c_u", c_u, f"at least c_l = {c_l:g}", lambda x: x >= c_l)

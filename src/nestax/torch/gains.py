@@ -35,19 +35,19 @@ def follow(
     rate = (1 / batches).clamp(min=RATE)
     moves = new - old
     moved = moves.mean(1)
-    here = new - new.mean(1, keepdim=True)
-    went = moves - moved[:, None]
-    unit = torch.maximum(torch.maximum(here.abs(), went.abs()).amax((1, 2)), moved.abs().amax(1))
+    drawn = new - new.mean(1, keepdim=True)
+    moves_off = moves - moved[:, None]
+    unit = torch.maximum(torch.maximum(drawn.abs(), moves_off.abs()).amax((1, 2)), moved.abs().amax(1))
     scale = _or_one(unit)[:, None, None]
-    here, went = here / scale, went / scale
-    seen_change = _covariance(went, went)
+    drawn, moves_off = drawn / scale, moves_off / scale
+    seen_change = _covariance(moves_off, moves_off)
     seen_drift = ((moved / scale[:, 0]).square().sum(1) - seen_change).clamp(min=0).sqrt() * unit
     seen_change = seen_change.sqrt() * unit
     spread_rate = (1 / batches).clamp(min=SPREAD_RATE)
-    spread = smooth_root(spread_before, _covariance(here, here).sqrt() * unit, spread_rate)
+    spread = smooth_root(spread_before, _covariance(drawn, drawn).sqrt() * unit, spread_rate)
     change = torch.maximum(smooth_root(change, seen_change, rate), seen_change)
     drift = torch.maximum(smooth_root(drift, seen_drift, rate), seen_drift)
-    joint = smooth_root(joint, _signed_root(_covariance(here, went)) * unit, rate)
+    joint = smooth_root(joint, _signed_root(_covariance(drawn, moves_off)) * unit, rate)
     # Where nothing has differed so far, nothing is out of proportion.
     expected = torch.minimum(spread, PROPORTION * spread_before)
     expected = torch.where(spread_before > 0, expected, spread)
@@ -59,8 +59,8 @@ def follow(
     facts = (P, R, Q, torch.minimum(torch.maximum(C, -bound), bound), s2)
     k1, k2 = gains(*facts)
     square = torch.maximum(squared_error(k1, k2, *facts), R / (batches + 1))
-    found = tracked + k1[:, None] * (new.mean(1) - tracked) + k2[:, None] * moved
-    return found, torch.stack([unit * square.sqrt(), spread, change, joint, drift, k1], dim=1)
+    estimates = tracked + k1[:, None] * (new.mean(1) - tracked) + k2[:, None] * moved
+    return estimates, torch.stack([unit * square.sqrt(), spread, change, joint, drift, k1], dim=1)
 
 
 def gains(
@@ -81,20 +81,21 @@ def gains(
 
 
 def squared_error(k1, k2, P, R, Q, C, s2) -> torch.Tensor:
-    """The expected squared error after a step with any gains."""
+    """Computes the expected squared error after a step with any gains."""
     kept = (1 - k1) ** 2 * P + (1 - k1 - k2) ** 2 * s2
     return kept + k1 * k1 * R + 2 * k1 * k2 * C + k2 * k2 * Q
 
 
 def smooth_root(before: torch.Tensor, now: torch.Tensor, rate: torch.Tensor) -> torch.Tensor:
-    """The root of the mean of two squares with a sign, the second with the weight ``rate``."""
+    """Computes the root of the mean of two squares with a sign, the second with the weight ``rate``."""
     unit = _or_one(torch.maximum(before.abs(), now.abs()))
+    # In a unit of their own: the squares of 10⁻³⁰ are 0 in single precision.
     mean = (1 - rate) * _signed_square(before / unit) + rate * _signed_square(now / unit)
     return unit * _signed_root(mean)
 
 
 def _covariance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """The covariance of two means over the draws, summed over entries, of centred draws."""
+    """Computes the covariance of two means over the draws, summed over entries, of centred draws."""
     draws = a.shape[1]
     return (a * b).sum((1, 2)) / (draws * max(draws - 1, 1))
 

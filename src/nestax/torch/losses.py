@@ -68,10 +68,10 @@ class CVaRRobust(torch.nn.Module):
             losses = losses.float()
         if self.tracked.n is None:
             return self.tracked(losses.quantile(1 - self.share), index)
-        seen = self.tracked(losses, index)
+        known = self.tracked(losses, index)
         if self.training:
-            seen = self.tracked.value
-        return seen.masked_fill(~seen.isfinite(), math.nan).nanquantile(1 - self.share)
+            known = self.tracked.value
+        return known.masked_fill(~known.isfinite(), math.nan).nanquantile(1 - self.share)
 
 
 class DonskerVaradhan(torch.nn.Module):
@@ -140,12 +140,8 @@ class Cox(torch.nn.Module):
         together = (deaths[last + 1] - deaths[first]).clamp(min=1)
         tied = happened * (torch.arange(n) - last + together - 1).double() / together
         kept = self.tracked.value
-        for name, whole in (
-            ("order", order),
-            ("first", first),
-            ("last", last),
-            ("place", order.argsort()),
-        ):
+        places = {"order": order, "first": first, "last": last, "place": order.argsort()}
+        for name, whole in places.items():
             self.register_buffer(name, whole.to(kept.device), persistent=False)
         for name, number in (("event", happened), ("tied", tied * (ties == "efron"))):
             self.register_buffer(name, number.to(kept), persistent=False)
@@ -176,7 +172,10 @@ class Cox(torch.nn.Module):
         mean = hazard.sum() / known.sum().clamp(min=1)
         hazard = torch.where(known, hazard, torch.where(mean > 0, mean, 1))[self.order]
         total = hazard.cumsum(0)[self.last]
-        at_time = lambda x: torch.zeros_like(x).index_add(0, self.last, x)[self.last]
+
+        def at_time(x: torch.Tensor) -> torch.Tensor:
+            return torch.zeros_like(x).index_add(0, self.last, x)[self.last]
+
         left = total - self.tied * at_time(self.event * hazard)
         added = self.event / left
         until = added.flip(0).cumsum(0).flip(0)[self.first]

@@ -88,12 +88,13 @@ class Tracked(torch.nn.Module):
         shape = torch.Size(shape)
         dtype = torch.get_default_dtype() if dtype is None else dtype
         dtype = torch.float32 if dtype in HALF else dtype
-        zeros = lambda *size, dtype: torch.zeros(size, dtype=dtype, device=device)
         # Only finite values are ever kept: inf is what nothing was seen of.
-        self.register_buffer("value", zeros(*lead, *shape, dtype=dtype) + math.inf)
-        self.register_buffer("left_out", zeros(dtype=torch.int32))
-        self.register_buffer("count", zeros(*lead, dtype=torch.int32) if gain else None)
-        self.register_buffer("belief", zeros(*lead, 6, dtype=dtype) if gain else None)
+        self.register_buffer("value", torch.full((*lead, *shape), math.inf, dtype=dtype, device=device))
+        whole = {"dtype": torch.int32, "device": device}
+        self.register_buffer("left_out", torch.zeros((), **whole))
+        self.register_buffer("count", torch.zeros(lead, **whole) if gain else None)
+        belief = torch.zeros((*lead, 6), dtype=dtype, device=device) if gain else None
+        self.register_buffer("belief", belief)
 
     def forward(
         self, g: torch.Tensor, index: Any = None, previous: torch.Tensor | None = None
@@ -129,8 +130,8 @@ class Tracked(torch.nn.Module):
         rows = None if index is None else self._rows(index)
         stored = self.value[rows]
         first = stored.reshape(len(stored), -1)[:, :1].isinf().any(1)
-        seen = new if self.gain is None else new.mean(1)
-        value = _either(first, seen, stored)
+        mean = new if self.gain is None else new.mean(1)
+        value = _either(first, mean, stored)
         fine = _finite(new) if old is None else _finite(new) & (first | _finite(old))
         if self.beta is not None:
             moved = value + self.beta * (new - value)
@@ -149,7 +150,7 @@ class Tracked(torch.nn.Module):
             believed = _either(first, first_belief(draws), believed)
             self._write("belief", rows, _either(fine, believed, belief))
             self._write("count", rows, count + fine)
-        moved = _either(first, seen, moved)
+        moved = _either(first, mean, moved)
         if self.project is not None:
             moved = self._projected(moved)
         shown = value if self.lagged else moved
@@ -161,10 +162,13 @@ class Tracked(torch.nn.Module):
                 "the memory: look for the step that made them.",
                 stacklevel=5,  # who calls the module: two functions of PyTorch stand between
             )
-        return shown[0] if index is None else torch.chunk(shown, _processes())[_rank()]
+        if index is None:
+            return shown[0]
+        rank = torch.distributed.get_rank() if _processes() > 1 else 0
+        return torch.chunk(shown, _processes())[rank]
 
     def _rows(self, index: torch.Tensor) -> torch.Tensor:
-        """The rows of all processes."""
+        """Returns the rows of all processes."""
         rows = torch.cat(_everywhere(index.to(self.value.device)))
         # One below 0 would count from the end, and shall end in an error like one that is too large.
         return rows.masked_fill(rows < 0, len(self.value))
@@ -318,12 +322,8 @@ def _processes() -> int:
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
-def _rank() -> int:
-    return torch.distributed.get_rank() if _processes() > 1 else 0
-
-
 def _everywhere(x: torch.Tensor) -> list[torch.Tensor]:
-    """The same tensor of every process, in their order."""
+    """Returns the same tensor of every process, in their order."""
     if _processes() == 1:
         return [x]
     parts = [torch.empty_like(x) for _ in range(_processes())]

@@ -45,13 +45,8 @@ class Ranks(eqx.Module):
         return y_j * loss, loss
 
 
-def precision(ranks: tuple[Array, Array], own: Array) -> Array:
-    positives, everything = ranks
-    return -(positives + own) / (everything + own)
-
-
 def wedge(ranks: tuple[Array, Array]) -> tuple[Array, Array]:
-    """Projection onto 0 ≤ p ≤ q."""
+    """Projects onto 0 ≤ p ≤ q."""
     p, q = ranks
     middle = (p + q) / 2
     return jnp.maximum(jnp.minimum(p, middle), 0), jnp.maximum(jnp.maximum(q, middle), 0)
@@ -69,8 +64,8 @@ class MeanPrecision(eqx.Module):
     def __call__(self, w: PyTree) -> Array:
         h = self.score.each(w, self.X)
 
-        def of(own: Array) -> Array:
-            loss = hinge(h - own, self.margin)
+        def of(score: Array) -> Array:
+            loss = hinge(h - score, self.margin)
             return (loss @ self.y) / jnp.sum(loss)
 
         return -jnp.mean(over_anchors(of, h[self.positives], len(h)))
@@ -119,7 +114,11 @@ def average_precision(
     return Problem(
         [
             Level(Ranks(score, count), pairs, args=(by,), project=wedge, name="ranks"),
-            Level(precision, args=(by**2 / (count - 1),), name="precision"),
+            Level(
+                lambda ranks, self_share: -(ranks[0] + self_share) / (ranks[1] + self_share),
+                args=(by**2 / (count - 1),),
+                name="precision",
+            ),
         ],
         w0=fit.w0,
         penalty=fit.penalty,

@@ -25,11 +25,12 @@ from jaxtyping import Array, PyTree
 
 import nestax.trees as trees
 from nestax.chain.level import Level
-from nestax.chain.problem import Problem, is_drawn
+from nestax.chain.problem import Problem
 from nestax.draws.conditional import Conditional
 from nestax.errors import ProblemError, SettingError, check_count, check_setting
-from nestax.problems.coupled.pairs import but_own, default_visit, of_rows, over_anchors
-from nestax.problems.losses import Ridge, read_numbers
+from nestax.problems.coupled.pairs import but_own, default_visit, over_anchors
+from nestax.problems.losses import Ridge, of_rows, read_numbers, refusing, start_of
+from nestax.problems.nested.ratios import dtype_of
 from nestax.problems.robust.dro import OfModel, with_dual
 
 Encoder = Callable[[PyTree, Any], Array]
@@ -38,11 +39,8 @@ Encoder = Callable[[PyTree, Any], Array]
 COLDEST = 0.05
 
 
-def linear_encoder(W: Array, x: Array) -> Array:
-    return W @ x
-
-
 def unit(v: Array) -> Array:
+    # A square root has no derivative at 0, where a network with dead units may start.
     return v / jnp.sqrt(v @ v + jnp.finfo(v.dtype).tiny)
 
 
@@ -74,12 +72,13 @@ class Nearness(eqx.Module):
         (x_i, z_i, i), (x_j, z_j, j) = pair
         temperature = w["temperature"] if self.towers.learned else fixed[0]
         anchor, partner = self.towers.left(w, x_i), self.towers.right(w, z_i)
-        near = lambda cosine: but_own(
-            i, j, jnp.exp((cosine - anchor @ partner) / temperature), self.rows
-        )
-        u = {"x": near(anchor @ self.towers.right(w, z_j))}
+        cosines = {"x": anchor @ self.towers.right(w, z_j)}
         if self.symmetric:
-            u["z"] = near(partner @ self.towers.left(w, x_j))
+            cosines["z"] = partner @ self.towers.left(w, x_j)
+        u = {
+            side: but_own(i, j, jnp.exp((cosine - anchor @ partner) / temperature), self.rows)
+            for side, cosine in cosines.items()
+        }
         return (u, temperature) if self.towers.learned else u
 
 
@@ -126,17 +125,17 @@ class Contrast(eqx.Module):
         z = of_rows(lambda row: self.towers.right(w, row), self.Z)
         places = jnp.arange(len(x))
 
-        def each(i: Array) -> Array:
-            own = x[i] @ z[i]
+        def loss(i: Array) -> Array:
+            cosine = x[i] @ z[i]
 
             def side(anchor: Array, others: Array) -> Array:
-                apart = (others @ anchor - own) / temperature
+                apart = (others @ anchor - cosine) / temperature
                 return jax.nn.logsumexp(jnp.where(places == i, -jnp.inf, apart))
 
-            one = side(x[i], z)
-            return (one + side(z[i], x)) / 2 if self.symmetric else one
+            left = side(x[i], z)
+            return (left + side(z[i], x)) / 2 if self.symmetric else left
 
-        return jnp.mean(over_anchors(each, places, len(x))) - jnp.log(len(x) - 1)
+        return jnp.mean(over_anchors(loss, places, len(x))) - jnp.log(len(x) - 1)
 
 
 def contrastive(
@@ -200,7 +199,7 @@ def contrastive(
         )
         w0 = jnp.asarray(w0, float)
     shared = model is not None if shared is None else shared
-    model = linear_encoder if model is None else model
+    model = (lambda W, x: W @ x) if model is None else model
     towers = Towers(model, model if partner is None else partner, learn_temperature)
     dtype, X, Z = _fit(w0, towers, views)
     count = len(X)
@@ -229,17 +228,12 @@ def contrastive(
 
 
 def _fit(w0: PyTree, towers: Towers, views: list[np.ndarray]) -> tuple[Any, Array, Array]:
-    """The dtype of the weights, and the views in it; refuses encoders that do not fit."""
-    start = w0(jax.random.key(0)) if is_drawn(w0) else w0
-    numbers = [jnp.asarray(x) for x in jax.tree.leaves(start) if not callable(x)]
-    floats = [x.dtype for x in numbers if jnp.issubdtype(x.dtype, jnp.floating)]
-    dtype = floats[0] if floats else jnp.result_type(float)
+    """Returns the dtype of the weights, and the views in it; refuses encoders that do not fit."""
+    start = start_of(w0)
+    dtype = dtype_of(start)
     X, Z = trees.cast(tuple(jnp.asarray(view) for view in views), dtype)
-    try:
+    with refusing("model and views do not fit together"):
         ends = (towers.x(start, X[0]), towers.z(start, Z[0]))
-    except Exception as error:
-        reason = (str(error).strip() or repr(error)).splitlines()[0].rstrip(".")
-        raise ProblemError(f"model and views do not fit together: {reason}.") from None
     if any(getattr(v, "ndim", None) != 1 for v in ends) or ends[0].shape != ends[1].shape:
         shapes = " and ".join(str(jnp.shape(v)) for v in ends)
         raise ProblemError(

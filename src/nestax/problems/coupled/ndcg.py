@@ -27,7 +27,8 @@ from nestax.chain.problem import Problem
 from nestax.draws.conditional import Conditional
 from nestax.errors import ProblemError, check_setting
 from nestax.problems.coupled.pairs import Score, but_own, default_visit, over_anchors
-from nestax.problems.losses import fit_together, read_numbers, squared
+from nestax.problems.losses import fit_together, read_labels, read_numbers, squared
+from nestax.problems.tilted.tilting import nonnegative
 
 
 def ahead(s: Array, margin: Array) -> Array:
@@ -43,15 +44,6 @@ class Ahead(eqx.Module):
         (x_i, i, count), (x_j, j) = pair
         loss = ahead(self.score(w, x_j) - self.score(w, x_i), margin)
         return but_own(i, j, loss, count)
-
-
-def minus_gain(u: Array, document: tuple[Array, Array]) -> Array:
-    gain, others = document
-    return -gain / jnp.log2(2 + others * u)
-
-
-def nonnegative(u: Array) -> Array:
-    return jnp.maximum(u, 0)
 
 
 class MeanGain(eqx.Module):
@@ -111,18 +103,9 @@ def ndcg(
     if y.ndim != 1 or (y < 0).any():
         got = f"{y.min():g}" if y.ndim == 1 else f"an array of {y.ndim} dimensions"
         raise ProblemError(f"y must hold one relevance of at least 0 for every document; got {got}.")
-    labels = np.asarray(query)
-    if labels.shape != y.shape:
-        raise ProblemError(
-            f"query must hold one label for every document, shape {y.shape}; got shape {labels.shape}."
-        )
+    names, which = read_labels("query", query, len(y))
+    size = np.bincount(which)
     fit = fit_together([("the data", X, y)], squared, model, w0, False, l2)
-    try:
-        names, which, size = np.unique(labels, return_inverse=True, return_counts=True)
-        if np.any(names != names):
-            raise TypeError
-    except TypeError:  # they cannot be compared
-        raise ProblemError("query must hold labels of one type, and none may be missing.") from None
     if (size < 2).any():
         raise ProblemError(
             f"query {names[np.argmin(size)]} has one document, which nothing can be ranked before: "
@@ -132,40 +115,39 @@ def ndcg(
     y, which = y[order], which[order]
     starts = np.cumsum(size) - size
     worth = 2.0**y - 1
-    place = np.arange(len(y)) - starts[which]  # sorted by relevance, the best order
-    best = np.bincount(which, worth / np.log2(2 + place))
+    position = np.arange(len(y)) - starts[which]  # sorted by relevance, the best order
+    best = np.bincount(which, worth / np.log2(2 + position))
     relevant = np.flatnonzero(y > 0)
     if len(relevant) == 0:
         raise ProblemError("no document is relevant: some y must be above 0.")
-    own = which[relevant]
-    queries = len(np.unique(own))
-    gain = worth[relevant] / best[own] * len(relevant) / queries
+    queries_of = which[relevant]
+    queries = len(np.unique(queries_of))
+    gain = worth[relevant] / best[queries_of] * len(relevant) / queries
     score = Score(fit.row_loss.model)
     rows = fit.parts[0][0][order]
-    number = lambda x: jnp.asarray(x, fit.dtype)
     visit = default_visit(visit, len(relevant))
     pairs = Conditional(
-        (rows[relevant], relevant, number(size[own])),
+        (rows[relevant], relevant, jnp.asarray(size[queries_of], fit.dtype)),
         (rows, np.arange(len(y))),
         visit=visit,
-        ranges=(starts[own], size[own]),
+        ranges=(starts[queries_of], size[queries_of]),
     )
-    documents = Conditional((number(gain), number(size[own] - 1)), visit=visit)
-    by = number(margin)
+    gains, others, by = (jnp.asarray(x, fit.dtype) for x in (gain, size[queries_of] - 1, margin))
+    documents = Conditional((gains, others), visit=visit)
     exact = MeanGain(
         score,
         rows,
         by,
         jnp.asarray(relevant),
-        jnp.asarray(starts[own]),
-        jnp.asarray(size[own]),
-        number(gain),
+        jnp.asarray(starts[queries_of]),
+        jnp.asarray(size[queries_of]),
+        gains,
         int(size.max()),
     )
     return Problem(
         [
             Level(Ahead(score), pairs, args=(by,), project=nonnegative, name="ahead"),
-            Level(minus_gain, documents, name="gain"),
+            Level(lambda u, gain: -gain[0] / jnp.log2(2 + gain[1] * u), documents, name="gain"),
         ],
         w0=fit.w0,
         penalty=fit.penalty,

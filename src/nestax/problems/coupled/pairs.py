@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float, PyTree
 
 from nestax.errors import ProblemError
-from nestax.problems.losses import ROWS_AT_ONCE, Fit, fit_together, logistic, read_numbers
+from nestax.problems.losses import Fit, fit_together, logistic, of_rows, read_numbers
 
 #: Pairs that are looked at side by side where all of them are; derivatives compute them again.
 PAIRS_AT_ONCE = 2**22
@@ -28,13 +28,6 @@ class Score(eqx.Module):
 
     def each(self, w: PyTree, X: Array) -> Float[Array, " n"]:
         return of_rows(lambda x: self(w, x), X)
-
-
-def of_rows(fn: Callable[[Any], PyTree], rows: PyTree) -> PyTree:
-    """``fn`` of every row, some thousands at a time."""
-    if len(jax.tree.leaves(rows)[0]) <= ROWS_AT_ONCE:
-        return jax.vmap(fn)(rows)
-    return jax.lax.map(jax.checkpoint(fn), rows, batch_size=ROWS_AT_ONCE)
 
 
 def over_anchors(fn: Callable[[Any], PyTree], anchors: PyTree, partners: int) -> PyTree:

@@ -27,11 +27,11 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from nestax.chain.level import Level
-from nestax.chain.problem import Problem, is_drawn
+from nestax.chain.problem import Problem
 from nestax.draws.conditional import Conditional
 from nestax.errors import POSITIVE, ProblemError, check_setting, choose
 from nestax.problems.coupled.pairs import Score, default_visit, over_anchors, two_classes
-from nestax.problems.losses import Ridge
+from nestax.problems.losses import OnPart, Ridge, start_of
 from nestax.problems.robust.dro import OfModel, with_dual
 from nestax.problems.tilted.tilting import largest_exponent, tilted
 
@@ -66,12 +66,9 @@ def at_least_one(value: Any) -> Any:
     return jnp.maximum(value, 1)
 
 
-def one_way(u: Array, scale: Array) -> Array:
-    return scale * jnp.log(u)
-
-
 def two_way(value: tuple[Array, Array], scale: Array, other: Array) -> Array:
     u, threshold = value
+    # expm1 keeps the digits where the threshold is close to the risk, which is where it ends.
     return threshold + other * jnp.expm1((scale * jnp.log(u) - threshold) / other)
 
 
@@ -89,8 +86,8 @@ class PartialRisk(eqx.Module):
         """r_i of every positive row."""
         h = self.score.each(model, self.negatives)
 
-        def of(own: Array) -> Array:
-            losses = self.surrogate(h - own) / self.scale
+        def of(score: Array) -> Array:
+            losses = self.surrogate(h - score) / self.scale
             return self.scale * (jax.nn.logsumexp(losses) - np.log(len(h)))
 
         return over_anchors(of, self.score.each(model, self.positives), len(h))
@@ -152,7 +149,7 @@ def partial_auc(
     other = None if positive_temperature is None else jnp.asarray(positive_temperature, fit.dtype)
     score = Score(fit.row_loss.model)
     exact = PartialRisk(score, surrogate, positives, negatives, scale, other)
-    start = fit.w0(jax.random.key(0)) if is_drawn(fit.w0) else fit.w0
+    start = start_of(fit.w0)
     _refuse_overflow(exact, start)
     both = other is not None
     pairs = Conditional(
@@ -165,27 +162,20 @@ def partial_auc(
         Overtaking(score, surrogate, both), pairs, args=(scale,), project=at_least_one, name="overtaking"
     )
     if not both:
-        levels = [first, Level(one_way, args=(scale,), name="risk")]
+        levels = [first, Level(lambda u, scale: scale * jnp.log(u), args=(scale,), name="risk")]
         return Problem(levels, w0=fit.w0, penalty=fit.penalty, exact=exact, project=project, **problem)
     ridge = fit.penalty
-    few = PartialRisk(score, surrogate, _some(positives), _some(negatives), scale, other)
+    # About a thousand rows of each class, from everywhere, are enough to begin with.
+    some, others = (rows[:: -(-len(rows) // 1024)] for rows in (positives, negatives))
+    at_start = PartialRisk(score, surrogate, some, others, scale, other)
     return Problem(
         [first, Level(two_way, args=(scale, other), name="risk")],
-        w0=with_dual(fit.w0, {"threshold": few.best_threshold(start)}),
+        w0=with_dual(fit.w0, {"threshold": at_start.best_threshold(start)}),
         penalty=None if ridge is None else Ridge(ridge.strength, OfModel(ridge.part)),
         exact=exact,
-        project=None if project is None else OfModelAlone(project),
+        project=None if project is None else OnPart("model", project),
         **problem,
     )
-
-
-class OfModelAlone(eqx.Module):
-    """The feasible set of the model's weights, where the threshold is free."""
-
-    project: Callable[[PyTree], PyTree]
-
-    def __call__(self, w: dict[str, PyTree]) -> dict[str, PyTree]:
-        return w | {"model": self.project(w["model"])}
 
 
 def _refuse_overflow(exact: PartialRisk, model: PyTree) -> None:
@@ -198,8 +188,3 @@ def _refuse_overflow(exact: PartialRisk, model: PyTree) -> None:
             f"the loss of the worst pair is {loss:.3g} at the start, too large for a temperature of "
             f"{exact.scale:g} in {loss.dtype}: raise the temperature, scale X, or choose another w0."
         )
-
-
-def _some(rows: Array) -> Array:
-    """About a thousand rows, from everywhere."""
-    return rows[:: -(-len(rows) // 1024)]

@@ -20,12 +20,12 @@ from jaxtyping import Array, PyTree
 
 import nestax.trees as trees
 from nestax.chain.level import Level
-from nestax.chain.problem import Problem, is_drawn
+from nestax.chain.problem import Problem
 from nestax.draws.blocks import Blocks
 from nestax.errors import ProblemError, SettingError, check_count, check_setting
 from nestax.problems.few_shot import networks
 from nestax.problems.few_shot.tasks import Tasks, check_tasks, sinusoids
-from nestax.problems.losses import RowLoss, multinomial, squared
+from nestax.problems.losses import RowLoss, multinomial, refusing, squared, start_of
 
 
 class MeanLoss(eqx.Module):
@@ -37,7 +37,7 @@ class MeanLoss(eqx.Module):
         return jnp.mean(self.each(w, rows, images))
 
     def each(self, w: PyTree, rows: tuple[Array, Array], images: Array | None) -> Array:
-        """The loss of every example."""
+        """Returns the loss of every example."""
         return self.row_loss.each(w, self._examples(w, rows, images))
 
     def scores(self, w: PyTree, rows: tuple[Array, Array], images: Array | None) -> Array:
@@ -45,7 +45,7 @@ class MeanLoss(eqx.Module):
         x, y = self._examples(w, rows, images)
         if not jnp.issubdtype(y.dtype, jnp.integer):
             return self.row_loss.each(w, (x, y))
-        guess = jax.vmap(lambda one: jnp.argmax(self.row_loss.model(w, one)))(x)
+        guess = jax.vmap(lambda example: jnp.argmax(self.row_loss.model(w, example)))(x)
         return (guess == y).astype(_dtype(w))
 
     def _examples(self, w: PyTree, rows: tuple[Array, Array], images: Array | None) -> Any:
@@ -79,14 +79,18 @@ class Adapted(eqx.Module):
     def __call__(self, w: PyTree) -> Array:
         images = self.tasks.images
 
-        def one(pair: Any) -> Array:
+        def score(pair: Any) -> Array:
             support, query = pair
-            move = lambda _, w: self.step(w, support, self.lr, images)
-            own = jax.lax.fori_loop(0, self.steps, move, w)
-            return jnp.mean(self.step.loss.scores(own, query, images))
+
+            def descend(_: int, w: PyTree) -> PyTree:
+                return self.step(w, support, self.lr, images)
+
+            adapted = jax.lax.fori_loop(0, self.steps, descend, w)
+            return jnp.mean(self.step.loss.scores(adapted, query, images))
 
         pairs = (self.tasks.support, self.tasks.query)
-        return jnp.mean(jax.lax.map(one, pairs, batch_size=self.at_once))
+        # Some tasks at a time: every one of them holds its own weights.
+        return jnp.mean(jax.lax.map(score, pairs, batch_size=self.at_once))
 
 
 def maml(
@@ -127,7 +131,7 @@ def maml(
         raise SettingError("a model of your own needs its starting weights: give w0.")
     check_count("inner_steps", inner_steps)
     check_setting("inner_lr", inner_lr, "positive", lambda a: a > 0)
-    start = w0(jax.random.key(0)) if is_drawn(w0) else w0
+    start = start_of(w0)
     tasks = _on_device(sinusoids() if tasks is None else tasks, start)
     if loss is None:
         whole = jnp.issubdtype(tasks.query[1].dtype, jnp.integer)
@@ -162,11 +166,8 @@ def _dtype(w: PyTree) -> Any:
 
 def _refuse_bad_start(loss: MeanLoss, w: PyTree, tasks: Tasks) -> None:
     rows = jax.tree.map(lambda a: a[0], tasks.query)
-    try:
+    with refusing("model, loss and tasks do not fit together"):
         losses = eqx.filter_jit(loss.each)(w, rows, tasks.images)
-    except Exception as error:
-        reason = (str(error).strip() or repr(error)).splitlines()[0]
-        raise ProblemError(f"model, loss and tasks do not fit together: {reason}") from None
     if losses.ndim != 1:
         raise ProblemError(f"loss must be one number an example; it has the shape {losses.shape[1:]}.")
     if not jnp.isfinite(losses).all():

@@ -35,12 +35,10 @@ def perceptron(*widths: int) -> Network:
 
 def _layers(key: Array, widths: tuple[int, ...]) -> list[dict[str, Array]]:
     keys = jax.random.split(key, len(widths) - 1)
-    return [_layer(k, *pair) for k, pair in zip(keys, itertools.pairwise(widths), strict=True)]
-
-
-def _layer(key: Array, inputs: int, outputs: int) -> dict[str, Array]:
-    weight = jax.random.normal(key, (inputs, outputs)) * inputs**-0.5
-    return {"weight": weight, "bias": jnp.zeros(outputs)}
+    return [
+        {"weight": jax.random.normal(k, shape) * shape[0] ** -0.5, "bias": jnp.zeros(shape[1])}
+        for k, shape in zip(keys, itertools.pairwise(widths), strict=True)
+    ]
 
 
 def apply_perceptron(w: list[dict[str, Array]], x: Array) -> Array:

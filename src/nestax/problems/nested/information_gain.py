@@ -22,11 +22,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
 from nestax.chain.level import Level
-from nestax.chain.problem import Problem, is_drawn
+from nestax.chain.problem import Problem
 from nestax.draws.conditional import Conditional
 from nestax.draws.source import Sampler
 from nestax.errors import ProblemError, check_count
 from nestax.problems.coupled.pairs import VISIT
+from nestax.problems.losses import refusing, start_of
 from nestax.problems.nested.ratios import Positive, dtype_of, ratio
 
 
@@ -37,10 +38,10 @@ class Evidence(eqx.Module):
     log_prob: Callable[[PyTree, PyTree, PyTree], Array]
 
     def __call__(self, w: PyTree, draw: Any) -> Array:
-        (cause, words), other = draw
-        outcome = self.simulate(w, cause, jax.random.wrap_key_data(words))
-        log_prob = lambda cause: jnp.reshape(self.log_prob(w, cause, outcome), ())
-        return ratio(log_prob(other) - log_prob(cause))
+        (cause, key_data), other = draw
+        outcome = self.simulate(w, cause, jax.random.wrap_key_data(key_data))
+        beside, likelihood = (jnp.reshape(self.log_prob(w, c, outcome), ()) for c in (other, cause))
+        return ratio(beside - likelihood)
 
 
 class Outcomes(eqx.Module):
@@ -97,15 +98,12 @@ def information_gain(
         keys = jax.random.split(jax.random.key(seed), check_count("outcomes", outcomes))
         outer = jax.vmap(Outcomes(prior))(keys)
         visit = min(visit, outcomes)
-    start = w0(jax.random.key(0)) if is_drawn(w0) else w0
+    start = start_of(w0)
     evidence = Evidence(simulate, log_prob)
     key = jax.random.key(seed)
     first = (Outcomes(prior)(key), prior(key))
-    try:
+    with refusing("prior, simulate, log_prob and w0 do not fit together"):
         at_start = evidence(start, first)
-    except Exception as error:
-        reason = (str(error).strip() or repr(error)).splitlines()[0].rstrip(".")
-        raise ProblemError(f"prior, simulate, log_prob and w0 do not fit together: {reason}.") from None
     if not bool(jnp.isfinite(at_start)):
         raise ProblemError(
             f"p(y|θ', w)/p(y|θ, w) is {at_start} at the start: log_prob must be finite for all outcomes."
@@ -128,8 +126,8 @@ def information_gain(
 
 def _check_continuous(evidence: Evidence, w: PyTree, first: tuple[PyTree, Array]) -> None:
     """Refuses outcomes whose derivative by w does not tell how w changes them."""
-    cause, words = first
-    key = jax.random.wrap_key_data(words)
+    cause, key_data = first
+    key = jax.random.wrap_key_data(key_data)
     outcome = evidence.simulate(w, cause, key)
     kinds = sorted({str(jnp.asarray(x).dtype) for x in jax.tree.leaves(outcome)})
     whole = [kind for kind in kinds if not jnp.issubdtype(kind, jnp.floating)]

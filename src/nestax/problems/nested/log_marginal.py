@@ -22,11 +22,11 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from nestax.chain.level import Level
-from nestax.chain.problem import Problem, is_drawn
+from nestax.chain.problem import Problem
 from nestax.draws.conditional import Conditional
 from nestax.errors import ProblemError, check_count
-from nestax.problems.coupled.pairs import default_visit, of_rows
-from nestax.problems.losses import read_numbers
+from nestax.problems.coupled.pairs import default_visit
+from nestax.problems.losses import of_rows, read_numbers, refusing, start_of
 from nestax.problems.nested.ratios import Positive, dtype_of, ratio
 
 
@@ -36,18 +36,14 @@ class Weight(eqx.Module):
     log_weight: Callable[[PyTree, Array, Array], Array]
 
     def __call__(self, w: PyTree, draw: Any) -> Array:
-        (x, reference), words = draw
-        log = jnp.reshape(self.log_weight(w, x, jax.random.wrap_key_data(words)), ())
+        (x, reference), key_data = draw
+        log = jnp.reshape(self.log_weight(w, x, jax.random.wrap_key_data(key_data)), ())
         return ratio(log - reference)
 
 
 def words(row: PyTree, key: Array) -> Array:
     del row
     return jax.random.key_data(key)
-
-
-def evidence(u: Array, row: Any) -> Array:
-    return -jnp.log(u) - row[1]
 
 
 def log_marginal(
@@ -75,7 +71,7 @@ def log_marginal(
     if not callable(log_weight):
         raise ProblemError(f"log_weight must be a function; got {type(log_weight).__name__}.")
     X = read_numbers(X, "X of the data")
-    start = w0(jax.random.key(0)) if is_drawn(w0) else w0
+    start = start_of(w0)
     dtype = dtype_of(start)
     X = jnp.asarray(X, dtype if X.dtype.kind == "f" else None)
     keys = jax.random.split(jax.random.key(0), check_count("start_draws", start_draws))
@@ -84,17 +80,15 @@ def log_marginal(
         logs = jax.vmap(lambda key: jnp.reshape(log_weight(start, x, key), ()))(keys)
         return jax.nn.logsumexp(logs) - np.log(len(keys))
 
-    try:
+    with refusing("log_weight, rows and w0 do not fit together"):
         references = jax.jit(lambda X: of_rows(reference, X))(X)
-    except Exception as error:
-        reason = (str(error).strip() or repr(error)).splitlines()[0].rstrip(".")
-        raise ProblemError(f"log_weight, rows and w0 do not fit together: {reason}.") from None
     bad = np.flatnonzero(~np.isfinite(references))
     if bad.size:
         raise ProblemError(
             f"the log weights of row {bad[0]} give {references[bad[0]]} at the start: choose another "
             "w0, or draws z that can have made it."
         )
+    # Near E e^a at the start, so that weights are numbers of about 1 in single precision, too.
     rows = (X, references)
     visit = default_visit(visit, len(X))
     return Problem(
@@ -105,7 +99,7 @@ def log_marginal(
                 project=Positive(dtype),
                 name="weight",
             ),
-            Level(evidence, Conditional(rows, visit=visit), name="evidence"),
+            Level(lambda u, row: -jnp.log(u) - row[1], Conditional(rows, visit=visit), name="evidence"),
         ],
         w0=w0,
         **problem,

@@ -28,12 +28,12 @@ from jaxtyping import Array, PyTree
 
 import nestax.trees as trees
 from nestax.chain.level import Level
-from nestax.chain.problem import Problem, is_drawn
+from nestax.chain.problem import Problem
 from nestax.draws.conditional import Conditional
 from nestax.draws.source import Sampler
 from nestax.errors import ProblemError, SettingError, check_setting
 from nestax.problems.coupled.pairs import VISIT, default_visit
-from nestax.problems.losses import linear, read_numbers
+from nestax.problems.losses import linear, read_numbers, refusing, start_of
 from nestax.problems.nested.ratios import dtype_of
 
 Simulator = Callable[[PyTree, Array], tuple[Array, PyTree]]
@@ -46,8 +46,8 @@ class Residual(eqx.Module):
 
     def __call__(self, w: PyTree, draw: Any, discount: Array) -> Array:
         (state, *_), (reward, after) = draw
-        of = lambda state: jnp.reshape(self.value(w, state), ())
-        return jnp.reshape(reward, ()) + discount * of(after) - of(state)
+        later, now = (jnp.reshape(self.value(w, s), ()) for s in (after, state))
+        return jnp.reshape(reward, ()) + discount * later - now
 
 
 class Product(eqx.Module):
@@ -62,10 +62,6 @@ class Product(eqx.Module):
         )
 
 
-def weighted_square(u: Array, given: Any) -> Array:
-    return given[1] * u**2
-
-
 class AskedTwice(eqx.Module):
     """A state, and two independent answers of the simulator."""
 
@@ -73,8 +69,8 @@ class AskedTwice(eqx.Module):
     simulate: Simulator
 
     def __call__(self, key: Array) -> tuple[PyTree, Any, Any]:
-        own, first, second = jax.random.split(key, 3)
-        state = self.states(own)
+        state_key, first, second = jax.random.split(key, 3)
+        state = self.states(state_key)
         return state, self.simulate(state, first), self.simulate(state, second)
 
 
@@ -158,7 +154,7 @@ def bellman(
             )
         model = linear
         w0 = jnp.zeros(jnp.shape(example[0])) if w0 is None else w0
-    start = w0(jax.random.key(0)) if is_drawn(w0) else w0
+    start = start_of(w0)
     dtype = dtype_of(start)
     residual = Residual(model)
     gamma = jnp.asarray(discount, dtype)
@@ -167,9 +163,9 @@ def bellman(
         draw = outer.fn if isinstance(outer, Sampler) else OneOf(outer)
         source = Sampler(AskedTwice(draw, inner))
         return Problem([Level(Product(residual), source, args=(gamma,), name="product")], w0, **problem)
-    one = jnp.ones((), dtype)
+    share = jnp.ones((), dtype)
     if isinstance(outer, Sampler):
-        outer = Sampler(WithShare(outer.fn, one))
+        outer = Sampler(WithShare(outer.fn, share))
         visit = VISIT if visit is None else visit
     elif transitions is None:
         outer = (outer, jnp.ones(len(outer), dtype))
@@ -181,7 +177,7 @@ def bellman(
     return Problem(
         [
             Level(residual, blocks, args=(gamma,), name="residual"),
-            Level(weighted_square, Conditional(outer, visit=visit), name="square"),
+            Level(lambda u, s: s[1] * u**2, Conditional(outer, visit=visit), name="square"),
         ],
         w0,
         **problem,
@@ -198,12 +194,9 @@ def _from_simulator(states: Any, simulate: Any) -> tuple[Any, Any, Any, Any]:
         if len(states) == 0:
             raise ProblemError("states is empty: it needs at least one row.")
     state = states.fn(key) if isinstance(states, Sampler) else states[0]
-    try:
+    with refusing("simulate(s, key) must return (reward, next state)"):
         answer: Any = simulate(state, key)
         reward, after = answer
-    except Exception as error:
-        reason = (str(error).strip() or repr(error)).splitlines()[0].rstrip(".")
-        raise ProblemError(f"simulate(s, key) must return (reward, next state): {reason}.") from None
     return states, simulate, None, (state, reward, after)
 
 
@@ -220,10 +213,11 @@ def _from_file(transitions: Any) -> tuple[Any, Any, Any, Any]:
             "transitions must be (s, r, s') with one state, one reward and one next state a row; got "
             f"shapes {s.shape}, {r.shape} and {after.shape}."
         )
-    own, which, count = np.unique(s, axis=0, return_inverse=True, return_counts=True)
+    states, which, count = np.unique(s, axis=0, return_inverse=True, return_counts=True)
     order = np.argsort(which.ravel(), kind="stable")
+    # Blocks are averaged with equal weights, and states count as often as they occur.
     share = count * len(count) / len(s)
-    outer = (own, share.astype(r.dtype if r.dtype.kind == "f" else float))
+    outer = (states, share.astype(r.dtype if r.dtype.kind == "f" else float))
     first = np.cumsum(count) - count
     rows = (r[order].astype(float), after[order])
     return outer, rows, (first, count), (jnp.asarray(s[0]), jnp.asarray(r[0]), jnp.asarray(after[0]))
@@ -236,10 +230,7 @@ def _refuse_unlike(residual: Residual, w: PyTree, example: Any, discount: Array)
             f"a next state must look like a state, {jnp.shape(state)}, and a reward be one number; got "
             f"{jnp.shape(after)} and {jnp.shape(reward)}."
         )
-    try:
+    with refusing("model, states and w0 do not fit together"):
         value = residual(w, ((state,), (reward, after)), discount)
-    except Exception as error:
-        reason = (str(error).strip() or repr(error)).splitlines()[0].rstrip(".")
-        raise ProblemError(f"model, states and w0 do not fit together: {reason}.") from None
     if not bool(jnp.isfinite(value)):
         raise ProblemError(f"the Bellman residual of the first state is {value}: choose another w0.")

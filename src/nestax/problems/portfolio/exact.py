@@ -124,6 +124,7 @@ class ExactPortfolio:
             for _ in range(NEWTON_STEPS):
                 move = self._newton(x)
                 error = self.gap(x) if self.bounded else -float(self.grad(x) @ move) / 2
+                # By the error alone: arrays cannot be compared where two errors are equal.
                 best = min(best, (error, x), key=lambda pair: pair[0])
                 if error <= TIGHT:
                     break
@@ -176,8 +177,9 @@ class ExactPortfolio:
         hessian += FLAT * np.trace(hessian) * np.eye(len(hessian))
         ones = np.ones((len(hessian), 1))
         system = np.block([[hessian, ones], [ones.T, np.zeros((1, 1))]])
-        found = np.linalg.lstsq(system, np.append(-self.grad(x)[inside], 0), rcond=None)[0][:-1]
-        move[inside] = found - found.mean()
+        # Least squares, for the system is singular where two assets are one.
+        solution = np.linalg.lstsq(system, np.append(-self.grad(x)[inside], 0), rcond=None)[0][:-1]
+        move[inside] = solution - solution.mean()
         return move
 
     def _along(self, x: np.ndarray, move: np.ndarray) -> np.ndarray:
@@ -188,55 +190,54 @@ class ExactPortfolio:
         reach[falls] = (x - self.low)[falls] / -move[falls]
         reach[grows] = (self.high - x)[grows] / move[grows]
         length = min(1.0, float(reach.min()))
-        slope = lambda x: float((self.grad(x) - self.grad(x).mean()) @ move)
+
+        def slope(x: np.ndarray) -> float:
+            return float((self.grad(x) - self.grad(x).mean()) @ move)
+
         while slope(x + length * move) > abs(slope(x)) / 2 and length > ROUNDING:
             length /= 2
         new = np.clip(x + length * move, self.low, self.high)
         arrived = reach <= length
         new = np.where(arrived & falls, self.low, np.where(arrived & grows, self.high, new))
         inside = (new > self.low) & (new < self.high)
+        # Rounding goes to the weights that have room for it.
         new[inside] += (1 - new.sum()) / max(inside.sum(), 1)
         return new
 
     # How long a step may be
 
     @functools.cached_property
-    def across(self) -> np.ndarray:
-        """The rows as far as they tell assets apart: weights that keep their sum see nothing else."""
+    def _moments_across(self) -> tuple[float, float, float]:
+        """Of the rows a as far as they tell assets apart: E|a|², the largest eigenvalue of E aaᵀ, and
+        E|a|⁴/E|a|², which bounds what single rows add to that.
+
+        Weights that keep their sum see nothing else of the rows.
+        """
         centred = self.rows - self.mean
-        return centred - centred.mean(axis=1, keepdims=True)
-
-    @functools.cached_property
-    def noise(self) -> float:
-        """E|a|² of such rows a."""
-        return float((self.across**2).sum(axis=1).mean())
-
-    @functools.cached_property
-    def _bends(self) -> tuple[float, float]:
-        """The largest eigenvalue of E aaᵀ, and E|a|⁴/E|a|², which bounds what single rows add to it."""
-        square = (self.across**2).sum(axis=1)
-        top = float(np.linalg.eigvalsh(self.across.T @ self.across)[-1]) / len(self.rows)
-        return top, float((square**2).mean() / self.noise) if self.noise > 0 else 0.0
+        across = centred - centred.mean(axis=1, keepdims=True)
+        square = (across**2).sum(axis=1)
+        noise = float(square.mean())
+        top = float(np.linalg.eigvalsh(across.T @ across)[-1]) / len(self.rows)
+        return noise, top, float((square**2).mean() / noise) if noise > 0 else 0.0
 
     def inverse_curvature(self, w: np.ndarray, batch_size: int) -> float:
         """1/L for the curvature L that steps on batches meet near w; 1 where F does not bend or fall.
 
             L = λ·(top + tail/batch_size)/deviation(w)
 
-        with the two numbers of ``_bends``. Where F hardly bends, the length of the step is the limit.
+        with the last two of ``_moments_across``. The step is no longer than ``REACH`` says.
         """
-        top, tail = self._bends
+        _, top, tail = self._moments_across
         curvature = self.risk * (top + tail / batch_size) / self.deviation(w)
         steepest = max(curvature, float(np.ptp(self.grad(w))) / REACH)
         return 1 / steepest if steepest > 0 else 1.0
 
-    def learning_rate(self, w: np.ndarray, batch_size: int) -> float:
-        """Returns a share of the inverse curvature near w."""
-        return SHARE * self.inverse_curvature(w, batch_size)
+    def learning_rate(self, w: np.ndarray, batch_size: int, fading: bool = True) -> float:
+        """Returns a share of the inverse curvature near w.
 
-    def noisy_learning_rate(self, w: np.ndarray, batch_size: int) -> float:
-        """Returns the same for gradients whose noise does not fade: sqrt(E|a|²/batch_size) for the mean
-        return, and λ times that for the deviation."""
-        noise = (1 + self.risk) * np.sqrt(self.noise / batch_size)
-        steady = self.learning_rate(w, batch_size)
-        return min(steady, float(WANDER / noise)) if noise > 0 else steady
+        It is no longer than what gradients allow whose noise does not fade: sqrt(E|a|²/batch_size) for
+        the mean return, and λ times that for the deviation.
+        """
+        rate = SHARE * self.inverse_curvature(w, batch_size)
+        noise = (1 + self.risk) * np.sqrt(self._moments_across[0] / batch_size)
+        return rate if fading or noise == 0 else min(rate, float(WANDER / noise))

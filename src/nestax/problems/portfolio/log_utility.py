@@ -26,7 +26,7 @@ from jaxtyping import Array
 from nestax.chain.level import Level
 from nestax.chain.problem import Problem
 from nestax.errors import ProblemError, check_setting
-from nestax.problems.portfolio.market import Market, read_market
+from nestax.problems.portfolio.market import FINITE, Market, least_returns, read_market
 
 
 def shrinkage(x: Array, r: Array, shrink: Array) -> tuple[Array, Array]:
@@ -36,6 +36,7 @@ def shrinkage(x: Array, r: Array, shrink: Array) -> tuple[Array, Array]:
 def growth(yx: tuple[Array, Array], r: Array, unit: Array, floor: Array) -> Array:
     y, x = yx
     wealth = 1 + (r @ x + y) / unit
+    # Both pieces are always evaluated, and differentiated: the logarithm must not see what is cut off.
     tangent = jnp.minimum(wealth - floor, 0) / floor
     return -unit * (jnp.log(jnp.maximum(wealth, floor)) + tangent)
 
@@ -49,20 +50,18 @@ def log_utility(
     bounds: Any = None,
     optimum: float | None = None,
 ) -> Problem:
-    """The log-optimal portfolio with shrunk means, from equal weights.
+    """Builds the log-optimal portfolio with shrunk means, from equal weights.
 
     Args:
         returns: one row a period, one column an asset; simple returns, not logarithmic ones.
         shrink: φ in [0, 1], how far means are moved towards their average over the assets.
         unit: c, the value that stands for a return of 100 %: 100 for returns in percent, 1 for
             fractions.
-        constraint: "simplex" (x ≥ 0, Σx = 1) or "box" (Σx = 1 within ``bounds``).
-        bounds: (low, high) of "box", numbers or one per asset: (0, 0.1) caps every weight, (-0.3, 0.5)
-            allows short sales.
-        optimum: the least value of F, where it is known.
+        constraint: "simplex" or "box".
+        bounds, optimum: as for ``mean_deviation``.
     """
     check_setting("shrink", shrink, "in [0, 1]", lambda x: (x >= 0) & (x <= 1))
-    check_setting("unit", unit, "positive and finite", lambda x: (x > 0) & (x < np.inf))
+    check_setting("unit", unit, *FINITE)
     market = read_market(returns, constraint, bounds)
     floor = _least_wealth(market, shrink, unit) / 2
     return market.problem(
@@ -75,9 +74,10 @@ def log_utility(
 
 
 def _least_wealth(market: Market, shrink: float, unit: float) -> float:
-    """The least share of wealth that any allowed weights are left with after any period."""
+    """Returns the least share of wealth that any allowed weights are left with after any period."""
     mean = market.rows.mean(axis=0)
-    wealth = 1 + market.least_returns(market.rows + shrink * (mean.mean() - mean)) / unit
+    shrunk = jnp.asarray(market.rows + shrink * (mean.mean() - mean), market.data.dtype)
+    wealth = 1 + np.asarray(least_returns(shrunk, market.bounds)) / unit  # pyright: ignore[reportArgumentType]
     worst = int(np.argmin(wealth))
     if not wealth[worst] > 0:
         raise ProblemError(

@@ -24,8 +24,11 @@ import nestax.projections as projections
 from nestax.chain.level import Level
 from nestax.chain.problem import Problem
 from nestax.draws.source import AbstractSource
-from nestax.errors import ProblemError, SettingError, check_setting, choose
+from nestax.errors import ProblemError, Range, SettingError, choose
 
+#: Ranges of λ, and of δ and widths.
+RISK = Range("at least 0 and finite", lambda x: (x >= 0) & (x < np.inf))
+FINITE = Range("positive and finite", lambda x: (x > 0) & (x < np.inf))
 BOUNDED = ("simplex", "box")
 UNBOUNDED = ("budget", "free")
 
@@ -64,13 +67,13 @@ class Market(NamedTuple):
         return Problem(levels, **(same | rest))
 
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and covariance of the rows, the latter with divisor n, in float64."""
+        """Returns mean and covariance of the rows, the latter with divisor n, in float64."""
         mean = self.rows.mean(axis=0)
         centred = self.rows - mean
         return mean, centred.T @ centred / len(self.rows)
 
     def frontier(self) -> Frontier | None:
-        """The efficient frontier of an unbounded set; None on the bounded ones."""
+        """Returns the efficient frontier of an unbounded set; None on the bounded ones."""
         if self.bounds is not None:
             return None
         mean, covariance = self.moments()
@@ -90,23 +93,11 @@ class Market(NamedTuple):
         slope = np.linalg.norm(np.linalg.solve(np.linalg.cholesky(covariance), mean - low))
         return Frontier(low, float(variance), float(slope))
 
-    def least_returns(self, rows: np.ndarray) -> np.ndarray:
-        """For every row the least return that any weights within the bounds can have."""
-        lower, upper = self.bounds  # pyright: ignore[reportGeneralTypeIssues]
-        return np.asarray(_least_returns(jnp.asarray(rows, self.data.dtype), lower, upper))
-
 
 @jax.jit
-def _least_returns(rows: Array, lower: Array, upper: Array) -> Array:
-    return jax.vmap(lambda r: r @ linear_oracles.budget(r, lower, upper))(rows)
-
-
-def check_risk(risk: Any) -> None:
-    check_setting("risk", risk, "at least 0 and finite", lambda x: (x >= 0) & (x < np.inf))
-
-
-def check_delta(delta: Any) -> None:
-    check_setting("delta", delta, "positive and finite", lambda x: (x > 0) & (x < np.inf))
+def least_returns(rows: Array, bounds: tuple[Array, Array]) -> Array:
+    """For every row the least return that any weights within the bounds can have."""
+    return jax.vmap(lambda r: r @ linear_oracles.budget(r, *bounds))(rows)
 
 
 def read_market(
@@ -142,7 +133,7 @@ def read_market(
 
 
 def table_of(returns: Any) -> np.ndarray:
-    """A table of finite numbers in float64, one row a period, one column an asset."""
+    """Returns a table of finite numbers in float64, one row a period, one column an asset."""
     if isinstance(returns, AbstractSource):
         raise ProblemError(
             f"returns must be a table, not nx.{type(returns).__name__}: make the problem of some rows, "

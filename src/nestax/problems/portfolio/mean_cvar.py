@@ -19,17 +19,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-import nestax.projections as projections
 from nestax.chain.level import Level
 from nestax.chain.problem import Problem
 from nestax.errors import ProblemError, check_setting, warn
-from nestax.problems.portfolio.market import check_risk, read_market
+from nestax.problems.losses import OnPart
+from nestax.problems.portfolio.market import FINITE, RISK, read_market
 
 Weights = dict[str, Array]
 
 
 def utility(w: Weights, r: Array, risk: Array, tail: Array, width: Array) -> Array:
     gain = r @ w["x"]
+    # softplus is written so that it overflows on neither side.
     beyond = width * jax.nn.softplus((-gain - w["a"]) / width)
     return -gain + risk * (w["a"] + beyond / tail)
 
@@ -44,25 +45,22 @@ def mean_cvar(
     bounds: Any = None,
     optimum: float | None = None,
 ) -> Problem:
-    """The mean-CVaR portfolio; its weights are ``{"x": holdings, "a": threshold}``.
+    """Builds the mean-CVaR portfolio; its weights are ``{"x": holdings, "a": threshold}``.
 
     It starts from equal holdings and the value at risk that belongs to them.
 
     Args:
-        returns: one row a period, one column an asset; percent or fractions, as you like.
         risk: λ ≥ 0, the price of one unit of CVaR.
         tail: p in (0, 1), the share of periods that counts as the tail; 0.05 for CVaR at 95 %.
         width: h > 0 of the smoothing, in standard deviations of an asset (their mean over assets).
-        constraint: "simplex" (x ≥ 0, Σx = 1) or "box" (Σx = 1 within ``bounds``), for x.
-        bounds: (low, high) of "box", numbers or one per asset: (0, 0.1) caps every holding,
-            (-0.3, 0.5) allows short sales.
-        optimum: the least value of F, where it is known.
+        constraint: "simplex" or "box", for x.
+        returns, bounds, optimum: as for ``mean_deviation``.
     """
-    check_risk(risk)
+    check_setting("risk", risk, *RISK)
     check_setting("tail", tail, "in (0, 1)", lambda x: (x > 0) & (x < 1))
     if tail > 0.5:
         warn(f"tail={tail:g} is more than half of the periods: CVaR at 95 % has tail=0.05.")
-    check_setting("width", width, "positive and finite", lambda x: (x > 0) & (x < np.inf))
+    check_setting("width", width, *FINITE)
     market = read_market(returns, constraint, bounds)
     deviation = market.rows.std(axis=0).mean()
     if deviation == 0:
@@ -71,7 +69,7 @@ def mean_cvar(
     return market.problem(
         [Level(utility, market.data, args=(risk, tail, float(width * deviation)), name="cvar")],
         w0={"a": jnp.asarray(threshold, market.data.dtype), "x": market.w0},
-        project=projections.Product({"a": None, "x": market.project}),
+        project=OnPart("x", market.project),  # pyright: ignore[reportArgumentType]
         linear_oracle=None,
         optimum=optimum,
     )

@@ -25,10 +25,10 @@ from nestax.errors import check_setting
 from nestax.problems.portfolio.exact import ExactPortfolio
 from nestax.problems.portfolio.market import (
     BOUNDED,
+    FINITE,
+    RISK,
     UNBOUNDED,
     Market,
-    check_delta,
-    check_risk,
     read_market,
 )
 
@@ -85,7 +85,7 @@ def mean_deviation(
     least_variance: float | None = 0.0,
     optimum: float | None = None,
 ) -> Problem:
-    """The mean-deviation portfolio, from equal weights.
+    """Builds the mean-deviation portfolio, from equal weights.
 
     Args:
         returns: one row a period, one column an asset; percent or fractions, as you like.
@@ -101,8 +101,8 @@ def mean_deviation(
         optimum: the least value of F, where it is known; filled in on "budget" and "free". On the other
             sets ``nx.problems.exact_portfolio(...).least()`` finds it.
     """
-    check_risk(risk)
-    check_delta(delta)
+    check_setting("risk", risk, *RISK)
+    check_setting("delta", delta, *FINITE)
     market = read_market(returns, constraint, bounds, allowed=BOUNDED + UNBOUNDED)
     frontier = market.frontier()
     if frontier is not None:
@@ -145,8 +145,8 @@ def exact_portfolio(
         returns, risk, delta, bounds: as for ``mean_deviation``.
         constraint: "simplex", "box" or "budget".
     """
-    check_risk(risk)
-    check_delta(delta)
+    check_setting("risk", risk, *RISK)
+    check_setting("delta", delta, *FINITE)
     market = read_market(returns, constraint, bounds, allowed=(*BOUNDED, "budget"))
     return _exact(market, risk, delta)
 

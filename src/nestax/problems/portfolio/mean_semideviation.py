@@ -18,7 +18,8 @@ from jaxtyping import Array
 
 from nestax.chain.level import Level
 from nestax.chain.problem import Problem
-from nestax.problems.portfolio.market import check_delta, check_risk, read_market
+from nestax.errors import check_setting
+from nestax.problems.portfolio.market import FINITE, RISK, read_market
 from nestax.problems.portfolio.mean_deviation import SquareAtLeast, mean_and_root, mean_return
 
 
@@ -36,19 +37,15 @@ def mean_semideviation(
     bounds: Any = None,
     optimum: float | None = None,
 ) -> Problem:
-    """The mean-semideviation portfolio, from equal weights.
+    """Builds the mean-semideviation portfolio, from equal weights.
 
     Args:
-        returns: one row a period, one column an asset; percent or fractions, as you like.
         risk: λ ≥ 0, the price of one unit of downside deviation.
-        delta: δ > 0 under the square root, in squared units of the returns; bounds the derivative.
-        constraint: "simplex" (x ≥ 0, Σx = 1) or "box" (Σx = 1 within ``bounds``).
-        bounds: (low, high) of "box", numbers or one per asset: (0, 0.1) caps every weight, (-0.3, 0.5)
-            allows short sales.
-        optimum: the least value of F, where it is known.
+        constraint: "simplex" or "box".
+        returns, delta, bounds, optimum: as for ``mean_deviation``.
     """
-    check_risk(risk)
-    check_delta(delta)
+    check_setting("risk", risk, *RISK)
+    check_setting("delta", delta, *FINITE)
     market = read_market(returns, constraint, bounds)
     floor = SquareAtLeast(jnp.zeros((), market.data.dtype))
     return market.problem(

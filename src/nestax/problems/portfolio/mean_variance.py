@@ -19,7 +19,7 @@ from jaxtyping import Array, Float
 from nestax.chain.level import Level
 from nestax.chain.problem import Problem
 from nestax.errors import check_setting
-from nestax.problems.portfolio.market import BOUNDED, UNBOUNDED, check_risk, read_market
+from nestax.problems.portfolio.market import BOUNDED, RISK, UNBOUNDED, read_market
 from nestax.problems.portfolio.mean_deviation import mean_return
 
 
@@ -47,19 +47,15 @@ def mean_variance(
     bounds: Any = None,
     optimum: float | None = None,
 ) -> Problem:
-    """The mean-variance portfolio, from equal weights.
+    """Builds the mean-variance portfolio, from equal weights.
 
     Args:
-        returns: one row a period, one column an asset; percent or fractions.
         risk: λ ≥ 0, the price of half a unit of variance; positive on "budget" and "free". In
             fractions it is the relative risk aversion, about 1 to 10; in percent a hundredth of that.
-        constraint: "simplex" (x ≥ 0, Σx = 1), "box" (Σx = 1 within ``bounds``), "budget" (Σx = 1
-            alone) or "free" (no constraint).
-        bounds: (low, high) of "box", numbers or one per asset: (0, 0.1) caps every weight, (-0.3, 0.5)
-            allows short sales.
+        returns, constraint, bounds: as for ``mean_deviation``.
         optimum: the least value of F, where it is known; filled in on "budget" and "free".
     """
-    check_risk(risk)
+    check_setting("risk", risk, *RISK)
     market = read_market(returns, constraint, bounds, allowed=BOUNDED + UNBOUNDED)
     frontier = market.frontier()
     if frontier is not None:

@@ -31,13 +31,9 @@ from nestax.problems.tilted.tilting import (
 Dual = dict[str, Array]
 
 
-def positive_and_finite(x: Any) -> Any:
-    return (x > 0) & (x < np.inf)
-
-
 def _check(name: str, value: Any) -> None:
     number = math.nan if value is None or callable(value) else value
-    check_setting(name, number, "positive and finite", positive_and_finite)
+    check_setting(name, number, "positive and finite", lambda x: (x > 0) & (x < np.inf))
 
 
 class AbstractDivergence(eqx.Module):
@@ -54,7 +50,7 @@ class AbstractDivergence(eqx.Module):
         raise NotImplementedError
 
     def onto(self, u: Array, dual: Dual) -> Array:
-        """The nearest value that E inner can have, for losses of at least 0."""
+        """Returns the nearest value that E inner can have, for losses of at least 0."""
         del dual
         return nonnegative(u)
 
@@ -169,6 +165,7 @@ class ChiSquare(AbstractDivergence):
     def outer(self, u: Array, dual: Dual) -> Array:
         if self.radius is None:
             return dual["threshold"] + u / (2 * self.penalty) + self.penalty / 2
+        # At least λ₀² under the root: at u = 0 its derivative would be infinite.
         best = jnp.sqrt(jnp.maximum(u / (1 + 2 * self.radius), self.penalty**2))
         price = best / 2 + (best - self.penalty) * self.radius
         return dual["threshold"] + u / (2 * best) + price

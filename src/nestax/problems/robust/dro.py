@@ -97,10 +97,6 @@ class GroupMeans(eqx.Module):
         return self.row_loss.each(w["model"], rows), dual_of(w)
 
 
-def group_range(value: tuple[Array, Dual]) -> tuple[Array, Dual]:
-    return nonnegative(value[0]), value[1]
-
-
 class OverGroups(eqx.Module):
     """Level 2, of groups."""
 
@@ -121,8 +117,8 @@ class RobustRisk(eqx.Module):
 
     def __call__(self, w: Weights) -> Array:
         losses = [self.row_loss.each(w["model"], part) for part in self.rows]
-        each = losses[0] if len(losses) == 1 else jnp.stack([jnp.mean(part) for part in losses])
-        return self.divergence.risk(each, self.share, dual_of(w))
+        means = losses[0] if len(losses) == 1 else jnp.stack([jnp.mean(part) for part in losses])
+        return self.divergence.risk(means, self.share, dual_of(w))
 
 
 def dro(
@@ -139,7 +135,7 @@ def dro(
     project: Callable[[PyTree], PyTree] | None = None,
     **problem: Any,
 ) -> Problem:
-    """The loss under the worst distribution near that of the rows.
+    """Builds the loss under the worst distribution near that of the rows.
 
     Its weights are ``{"model": w}`` and the dual variables of the divergence, ``"scale"`` or
     ``"threshold"``, which are minimised over like w. F at the best dual variables is the worst case.
@@ -186,7 +182,9 @@ def dro(
     else:
         fn = GroupMeans(fit.row_loss)
         levels = [
-            Level(fn, Groups(fit.parts), project=group_range, name="group_losses"),
+            Level(
+                fn, Groups(fit.parts), project=lambda u: (nonnegative(u[0]), u[1]), name="group_losses"
+            ),
             Level(OverGroups(divergence, share), name="risk"),
         ]
     ridge = fit.penalty

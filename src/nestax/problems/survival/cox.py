@@ -28,7 +28,8 @@ from nestax.chain.level import Level
 from nestax.chain.problem import Problem
 from nestax.draws.conditional import Conditional
 from nestax.errors import ProblemError, SettingError
-from nestax.problems.losses import ROWS_AT_ONCE, fit_together
+from nestax.problems.coupled.pairs import Score, default_visit
+from nestax.problems.losses import fit_together, of_rows
 from nestax.problems.survival.exact import ExactCox
 from nestax.problems.survival.follow_up import FollowUp, follow_up
 
@@ -55,10 +56,8 @@ class Sets(eqx.Module):
     came: Array | None
 
     def __init__(self, sets: FollowUp, dtype: Any):
-        whole = lambda x: jnp.asarray(x, jnp.int32)
-        mark = lambda x: jnp.asarray(np.diff(x, prepend=-1) != 0)
         self.stratum = whole(sets.stratum)
-        self.first = mark(sets.stratum)
+        self.first = _begins(sets.stratum)
         self.events = whole(sets.events)
         self.last = whole(sets.stop - 1)
         self.tied = whole(sets.events[sets.tied])
@@ -66,18 +65,18 @@ class Sets(eqx.Module):
         self.late_order = self.late_first = self.late_last = self.came = None
         if sets.late is not None:
             self.late_order = whole(sets.late.order)
-            self.late_first = mark(sets.stratum[sets.late.order])
+            self.late_first = _begins(sets.stratum[sets.late.order])
             # −1 where nobody of the stratum was late.
             last = np.where(sets.late.stop > sets.late.start, sets.late.stop - 1, -1)
             self.late_last = whole(last)
             self.came = whole(np.argsort(sets.late.order))
 
-    def shares(self, event: Array, place: Array) -> Array:
+    def shares(self, event: Array, position: Array) -> Array:
         """s_ij."""
-        share = 1 - self.spared[event] * (place >= self.tied[event])
+        share = 1 - self.spared[event] * (position >= self.tied[event])
         if self.came is None or self.late_last is None:
             return share
-        return share * (self.came[place] > self.late_last[event])
+        return share * (self.came[position] > self.late_last[event])
 
     @eqx.filter_jit  # outside of compiled code a scan is hundreds of small programs
     def log_sums(self, risk: Array) -> Array:
@@ -94,6 +93,15 @@ class Sets(eqx.Module):
         # An event is at risk itself, which a difference may lose to rounding.
         total = jnp.maximum(total, (1 - self.spared) * hazard[self.events])
         return jnp.log(total) + jax.lax.stop_gradient(most)[self.events]
+
+
+def whole(x: Any) -> Array:
+    return jnp.asarray(x, jnp.int32)
+
+
+def _begins(stratum: np.ndarray) -> Array:
+    """Marks the first place of every stratum."""
+    return jnp.asarray(np.diff(stratum, prepend=-1) != 0)
 
 
 def _running(x: Array, first: Any) -> Array:
@@ -114,9 +122,9 @@ class AtRisk(eqx.Module):
     counts: Array
 
     def __call__(self, w: PyTree, draw: tuple[Array, Array]) -> Array:
-        event, place = draw
-        risk = self.model(w, self.rows[place]) - self.model(w, self.rows[self.sets.events[event]])
-        return self.counts[event] * self.sets.shares(event, place) * jnp.exp(risk)
+        event, position = draw
+        risk = self.model(w, self.rows[position]) - self.model(w, self.rows[self.sets.events[event]])
+        return self.counts[event] * self.sets.shares(event, position) * jnp.exp(risk)
 
 
 class AtLeast(eqx.Module):
@@ -136,11 +144,7 @@ class MeanPartialLoss(eqx.Module):
     sets: Sets
 
     def __call__(self, w: PyTree) -> Array:
-        one = lambda x: self.model(w, x)
-        if len(self.rows) <= ROWS_AT_ONCE:
-            risk = jax.vmap(one)(self.rows)
-        else:
-            risk = jax.lax.map(jax.checkpoint(one), self.rows, batch_size=ROWS_AT_ONCE)
+        risk = of_rows(lambda x: self.model(w, x), self.rows)
         return jnp.mean(self.sets.log_sums(risk) - risk[self.sets.events])
 
 
@@ -180,9 +184,9 @@ def cox(
     X, _ = fit.parts[0]
     rows = X[sets.order]
     order = Sets(sets, fit.dtype)
-    risk = lambda w, x: jnp.reshape(fit.row_loss.model(w, x), ())
+    risk = Score(fit.row_loss.model)
     events = len(sets.events)
-    visit = min(16, events) if visit is None else visit
+    visit = default_visit(visit, events)
     if visit > events:
         raise ProblemError(f"visit must be at most the number of events, {events}; got {visit}.")
     number = sets.stop - sets.start
@@ -193,12 +197,7 @@ def cox(
     least = AtLeast(jnp.asarray(1 - sets.spared.max(), fit.dtype))
     return Problem(
         [
-            Level(
-                AtRisk(risk, rows, order, counts),
-                sampled,
-                project=least,
-                name="at_risk",
-            ),
+            Level(AtRisk(risk, rows, order, counts), sampled, project=least, name="at_risk"),
             Level(jnp.log, name="log"),
         ],
         w0=fit.w0,

@@ -109,8 +109,8 @@ class ExactCox:
         _, _, log_sum = self._hazards(self.x @ w)
         out = []
         for stratum in range(len(self._strata)):
-            own = np.flatnonzero(self.sets.stratum[self.sets.events] == stratum)[::-1]
-            out.append((self.sets.events[own], np.cumsum(np.exp(-log_sum[own]))))
+            events = np.flatnonzero(self.sets.stratum[self.sets.events] == stratum)[::-1]
+            out.append((self.sets.events[events], np.cumsum(np.exp(-log_sum[events]))))
         return out
 
     def _hazards(self, risk: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -127,14 +127,14 @@ class ExactCox:
         return (self.x.T @ weight - self.x[events].sum(axis=0)) / len(events)
 
     def _at_risk(self, x: np.ndarray) -> np.ndarray:
-        """The sum of x over every risk set."""
+        """Returns the sum of x over every risk set."""
         sets = self.sets
-        column = lambda y: y.reshape(-1, *[1] * (x.ndim - 1))
+        column = (-1, *[1] * (x.ndim - 1))
         out = self._running(x)[sets.stop - 1]
-        out -= column(sets.spared) * self._together(x[sets.events])
+        out -= sets.spared.reshape(column) * self._together(x[sets.events])
         if sets.late is not None:
             late = self._running(x[sets.late.order])[sets.late.stop - 1]
-            out -= column(sets.late.stop > sets.late.start) * late
+            out -= (sets.late.stop > sets.late.start).reshape(column) * late
         return out
 
     def _exposed(self, y: np.ndarray) -> np.ndarray:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nestax.errors import SettingError, choose
+from nestax.problems.losses import read_labels
 
 TIES = ("efron", "breslow")
 
@@ -63,7 +64,7 @@ def follow_up(
     """
     choose("ties", ties, TIES)
     time, happened = check_follow_up(time, event)
-    code = _codes(strata, len(time))
+    code = np.zeros(len(time), int) if strata is None else read_labels("strata", strata, len(time))[1]
     order = np.lexsort((happened, -time, code))
     stratum = code[order]
     begin = np.searchsorted(stratum, stratum)
@@ -102,25 +103,6 @@ def check_follow_up(time: Any, event: Any) -> tuple[np.ndarray, np.ndarray]:
         )
     signed = time.dtype.kind not in "bu"  # minus a time is what rows are sorted by
     return time if signed else time.astype(np.int64), happened
-
-
-def _codes(strata: Any, rows: int) -> np.ndarray:
-    """The stratum of every row as 0, 1, …"""
-    if strata is None:
-        return np.zeros(rows, np.int64)
-    labels = np.asarray(strata)
-    if labels.shape != (rows,):
-        raise SettingError(
-            f"strata must hold one label for each of the {rows} rows; got an array of shape "
-            f"{labels.shape}."
-        )
-    try:
-        names, code = np.unique(labels, return_inverse=True)
-        if np.any(names != names):
-            raise TypeError
-    except TypeError:  # they cannot be compared
-        raise SettingError("strata must hold labels of one type, and none may be missing.") from None
-    return code
 
 
 def _check_entry(entry: Any, time: np.ndarray) -> np.ndarray:

@@ -54,9 +54,9 @@ class PooledLosses(eqx.Module):
 
     def __call__(self, w: PyTree, member: tuple[Any, Array], *tilt: Array) -> Array:
         row, group = member
-        own = jnp.arange(self.share.size) == group
+        member_of = jnp.arange(self.share.size) == group
         losses = jnp.full(self.share.shape, self.row_loss(w, row))
-        return jnp.where(own, tilted(losses, *tilt) / self.share, 0)
+        return jnp.where(member_of, tilted(losses, *tilt) / self.share, 0)
 
 
 class AllGroups(eqx.Module):
@@ -161,13 +161,7 @@ def hierarchical_term(
         data = Population(jnp.arange(len(sizes)), weights=share)
     return Problem(
         [
-            Level(
-                losses,
-                members,
-                args=inner.args,
-                project=inner.range,
-                name="losses",
-            ),
+            Level(losses, members, args=inner.args, project=inner.range, name="losses"),
             Level(untilted, args=inner.args, project=nonnegative, name="group_risks"),
             Level(across, data, args=outer.args, project=outer.range, name="groups"),
             Level(untilted, args=outer.args, name="risk"),

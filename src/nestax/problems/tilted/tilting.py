@@ -52,6 +52,7 @@ def tilted(x: Array, *tilt: Array) -> Array:
     t, c = tilt
     exponent = t * (x - c)
     most = largest_exponent(x.dtype)
+    # Cut inside of the exponential: an infinite one times 0 would make the derivative NaN.
     return jnp.exp(jnp.minimum(exponent, most)) * (1 + jnp.maximum(exponent - most, 0))
 
 
@@ -104,7 +105,7 @@ class Tilt(eqx.Module):
 
 
 def check_tilt(name: str, t: Any) -> float | None:
-    """A finite number, as a Python float; None for 0."""
+    """Returns a finite number, as a Python float; None for 0."""
     try:
         value = float("nan" if isinstance(t, str) else t)
     except TypeError:
@@ -118,7 +119,7 @@ def check_tilt(name: str, t: Any) -> float | None:
 
 
 def make_tilt(t: float | None, start: Array, floor: float) -> Tilt:
-    """The tilt t for a mean, or several, that is ``start`` at the start of a run.
+    """Returns the tilt t for a mean, or several, that is ``start`` at the start of a run.
 
     c is ``start``, or less, so that e^{t(x − c)} can be represented from x = 0 on.
     """
@@ -135,12 +136,12 @@ def make_tilt(t: float | None, start: Array, floor: float) -> Tilt:
             f"losses of {jnp.max(start):.3g} at the start are too large for a tilt of {t:g} in "
             f"{start.dtype}: scale the targets, choose another w0, or a tilt nearer to 0."
         )
-    array = lambda x: jnp.asarray(x, start.dtype)
-    return Tilt((array(t), c), TiltedRange(array(t), c, start, array(floor)))
+    number = jnp.asarray(t, start.dtype)
+    return Tilt((number, c), TiltedRange(number, c, start, jnp.asarray(floor, start.dtype)))
 
 
 def with_tilts(problem: Problem, **tilts: Any) -> Problem:
-    """A copy of a tilted problem with other tilts, in its levels and in its closed form.
+    """Returns a copy of a tilted problem with other tilts, in its levels and in its closed form.
 
     The tilts may be traced, so that ``build`` of a sweep can range over them without compiling again:
     ``lambda s: (with_tilts(problem, inner_tilt=s.tilt), nx.SMVR(), optax.sgd(0.1))``. The references
