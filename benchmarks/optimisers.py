@@ -91,13 +91,9 @@ def _of_optax() -> Iterator[tuple[str, Callable[[Any], Any]]]:
 
 def _made(fn: Callable[..., Any], lr: Any) -> Any:
     """An optimiser with the settings that it cannot do without."""
-    given = {
-        "key": jax.random.key(0),
-        "weight_dimension_numbers": None,
-    }
-    asked = inspect.signature(fn).parameters.values()
-    needed = {p.name for p in asked if p.default is p.empty} - {"learning_rate"}
-    return fn(lr, **{name: x for name, x in given.items() if name in needed})
+    asked = inspect.signature(fn).parameters
+    given = {"key": jax.random.key(0), "weight_dimension_numbers": None}
+    return fn(lr, **{name: x for name, x in given.items() if name in asked})
 
 
 def problem(name: str, assets: int = 6) -> nx.Problem:

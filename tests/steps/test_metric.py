@@ -195,11 +195,13 @@ def test_a_run_and_a_sweep_with_noise_end_near_the_optimum():
 
 def test_squares_of_plain_batches(tmp_path):
     over = nx.problems.mean_deviation(nx.datasets.synthetic_returns(200, 4))
-    common = {"steps": 40, "batch_size": 1, "record": ["value"], "checkpoint": tmp_path}
-    run = nx.minimize(over, nx.SelfTuning(), S.Adam(0.01, squares="plain"), **common)
+    common = {"steps": 40, "batch_size": 1, "record": ["value"]}
+    rule = S.Adam(0.01, squares="plain")
+    run = nx.minimize(over, nx.SelfTuning(), rule, checkpoint=tmp_path, **common)
     own = nx.minimize(over, nx.SelfTuning(), S.Adam(0.01), steps=40, batch_size=1, record=["value"])
     assert np.abs(run.w - own.w).max() > 1e-6
-    again = nx.minimize(over, nx.SelfTuning(), S.Adam(0.01, squares="plain"), **common, resume=True)
+    kept = nx.Checkpoint(tmp_path, resume=True)
+    again = nx.minimize(over, nx.SelfTuning(), rule, checkpoint=kept, **common)
     assert np.array_equal(run.w, again.w)
     plain = nx.minimize(over, nx.Plain(), S.Adam(0.01, squares="plain"), steps=9, batch_size=4)
     same = nx.minimize(over, nx.Plain(), S.Adam(0.01), steps=9, batch_size=4)

@@ -15,7 +15,6 @@ from nestax.parts.metric import scaled_step
 from nestax.parts.settings import Setting, at, setting
 from nestax.parts.step_rule import AbstractStep
 
-
 ONE_OF = {"check": lambda name, value: choose(name, value, ("own", "plain"))}
 
 
