@@ -68,10 +68,11 @@ def landed(
         change_of: ``change_of(grad, state)``, the change that it would make from its new state.
         grad, state: the gradient that it was given, and its new state.
     """
-    if problem.feasible is None or by_entry(problem.feasible, w) or not bends(change_of, grad, state):
+    onto: Any = problem.feasible
+    if by_entry(onto, w) or not bends(change_of, grad, state):
         return problem.project(optax.apply_updates(w, change))
     stiff = stiffness(change_of, grad, state)
-    if takes_metric(problem.feasible):
+    if takes_metric(onto):
         return problem.project(optax.apply_updates(w, change), metric=stiff)
     most = jnp.max(jnp.stack([jnp.max(d) for d in jax.tree.leaves(stiff)]))
     even = jax.tree.map(lambda u, d: (u * d / most).astype(u.dtype), change, stiff)
@@ -110,15 +111,16 @@ class Behaviour(NamedTuple):
     pull: Array
 
 
-def refuse_unreadable(problem: Problem, optimizer: Any, call: Callable[..., Any]) -> None:
+def refuse_unreadable(
+    problem: Problem, onto: Callable[..., PyTree], optimizer: Any, call: Callable[..., Any]
+) -> None:
     """Refuses an optimiser that cannot end at the optimum of this feasible set.
 
     Args:
+        onto: the projection.
         optimizer: of Optax.
         call: its update, with the sentences for what it lacks.
     """
-    if problem.feasible is None:
-        return
     w = jax.tree.map(
         lambda s: jnp.full(s.shape, 0.5, trees.average_dtype(s.dtype)), problem.shape.structs()
     )
@@ -130,7 +132,7 @@ def refuse_unreadable(problem: Problem, optimizer: Any, call: Callable[..., Any]
             "of its own: use nx.steps.Descent(lr) or nx.steps.Adam(lr) on a feasible set."
         )
     update = lambda g, state, w: call(g, state, w, grad=g, value=jnp.ones(()))
-    entries = by_entry(problem.feasible, problem.shape.structs())
+    entries = by_entry(onto, problem.shape.structs())
     bent = bends(lambda g, state: update(g, state, w)[0], w, state)
     keeps = _keeps_weights(optimizer.init, w)
     if not (keeps or (bent and not entries) or (len(jax.tree.leaves(w)) > 1 and not entries)):

@@ -90,6 +90,8 @@ class FromOptax(AbstractStep):
         seen = trees.as_average(grad)
         at = trees.as_average(w)
         change, state = self._call(seen, state, at, grad=seen, **aux)
+        if problem.feasible is None:
+            return optax.apply_updates(w, change), state
         again = lambda g, state: self._call(g, state, at, grad=g, **aux)[0]
         return landed(problem, w, change, again, seen, state), state
 
@@ -125,7 +127,8 @@ class FromOptax(AbstractStep):
                 "this problem has a linear_oracle and no project, so an Optax optimiser would leave its "
                 "feasible set: use nx.steps.FrankWolfe(lr), or pass project= as well."
             )
-        refuse_unreadable(problem, self.optimizer, self._call)
+        if problem.feasible is not None:
+            refuse_unreadable(problem, problem.feasible, self.optimizer, self._call)
 
 
 def evaluation_weights(w: PyTree, state: Any) -> PyTree:
