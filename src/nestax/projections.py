@@ -225,7 +225,7 @@ class Each(eqx.Module):
     def __call__(self, w: PyTree, *, metric: PyTree = None) -> PyTree:
         _check_form(w, metric)
         if metric is None or jax.tree.structure(metric) != jax.tree.structure(w):
-            return jax.vmap(self.project)(w)
+            return jax.vmap(lambda x: self.project(x))(w)
         return jax.vmap(lambda x, d: self.project(x, metric=d))(w, metric)
 
 

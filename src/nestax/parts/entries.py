@@ -35,7 +35,8 @@ def by_entry(project: Callable[[PyTree], PyTree], w: PyTree) -> bool:
 
     The nearest point of such a set is the same in every diagonal metric.
     """
-    jaxpr = jax.make_jaxpr(project)(w).jaxpr
+    # A function of its own, for JAX would look up a module by its arrays, which may be traced.
+    jaxpr = jax.make_jaxpr(lambda w: project(w))(w).jaxpr
     shapes = [v.aval.shape for v in jaxpr.invars]
 
     def rule(eqn: Any, kinds: list[Any]) -> Any:
