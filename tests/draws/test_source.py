@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import nestax as nx
-from nestax.draws.source import Batch, shuffled
+from nestax.draws.rows import Batch
+from nestax.draws.source import shuffled
 
 ROWS = np.arange(10.0)[:, None]
 

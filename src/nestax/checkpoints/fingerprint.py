@@ -16,9 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from nestax.chain.structure import origins_of
+from nestax.devices.asked import sharded_in
 from nestax.devices.hosts import gathered
-from nestax.devices.spread import LANE_PARTS, PARTS
+from nestax.devices.rows import LANE_PARTS, Sharded
 from nestax.draws.blocks import AbstractBlocks
+from nestax.draws.rows import HERE, held_by
 from nestax.loop.chunks import Compiled
 from nestax.loop.core import run_of
 from nestax.loop.step import Lane
@@ -53,8 +55,8 @@ def fingerprint(compiled: Compiled, steps: int, facts: dict[str, Any]) -> Finger
     problem = lane.problem
     shared = _shared(compiled)
     problem = with_room(problem, compiled.feed.courses)  # how many rows are at hand says nothing
-    if compiled.spread is not None:  # nor does it how many devices share them
-        problem = problem.alone()
+    if sharded_in(problem) is not None:  # nor does it how many devices share them
+        problem = held_by(problem, HERE)
     run = compiled.run
     if problem is not lane.problem:
         run = run_of(dataclasses.replace(lane, problem=problem), run.settings, run.key)
@@ -90,14 +92,16 @@ def fingerprint(compiled: Compiled, steps: int, facts: dict[str, Any]) -> Finger
 def _shared(compiled: Compiled) -> dict[str, Any]:
     """Into how many parts devices have cut what they share, which is what the last digits depend on."""
     parts = {}
-    if compiled.in_lanes and compiled.spread is not None:
-        parts["parts of the settings"] = compiled.spread.parts(compiled.lanes[0], LANE_PARTS)
+    if compiled.in_lanes and compiled.sharded is not None:
+        parts["parts of the settings"] = compiled.sharded.parts(compiled.lanes[0], LANE_PARTS)
     for level in compiled.lane.problem.levels:
         source = level.source
-        if isinstance(source, AbstractBlocks) and source.spread is not None:
-            parts["parts of the blocks"] = source.spread.parts(source.blocks or 0, PARTS)
-        elif source is not None and source.spread is not None and source.size:
-            parts[f"parts of the rows of level {level.name!r}"] = source.spread.parts(source.size, PARTS)
+        if source is None or not isinstance(source.holder, Sharded):
+            continue
+        if isinstance(source, AbstractBlocks):
+            parts["parts of the blocks"] = source.holder.parts(source.blocks or 0)
+        elif source.size:
+            parts[f"parts of the rows of level {level.name!r}"] = source.holder.parts(source.size)
     return parts
 
 

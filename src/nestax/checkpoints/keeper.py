@@ -286,10 +286,10 @@ class Keeper:
         if pieces is None:
             return {}
         carried = self.compiled.carried()
-        places = dict(zip(carried, self.compiled.places or (), strict=False))
+        shardings = dict(zip(carried, self.compiled.shardings or (), strict=False))
         single = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
         structs = {
-            name: jax.ShapeDtypeStruct(*carried[name], sharding=places.get(name, single))
+            name: jax.ShapeDtypeStruct(*carried[name], sharding=shardings.get(name, single))
             for name in pieces["names"]
         }
         return sharded.load(self.shared / sharded.name_of(self.folder.number), structs)

@@ -36,7 +36,7 @@ def in_pieces(compiled: Compiled, hosts: Hosts) -> list[str]:
     names = []
     size = 0
     for (name, (shape, dtype)), place in zip(
-        compiled.carried().items(), compiled.places or (), strict=False
+        compiled.carried().items(), compiled.shardings or (), strict=False
     ):
         if not place.is_fully_replicated and not dtype.startswith("key"):
             names.append(name)

@@ -18,7 +18,7 @@ from jaxtyping import PyTree
 
 from nestax.chain.problem import Problem
 from nestax.devices.hosts import Hosts
-from nestax.devices.spread import Spread
+from nestax.devices.rows import Sharded
 from nestax.errors import ProblemError, SettingError
 from nestax.streams.course import Course, courses_of, streams_of
 from nestax.streams.shares import shared
@@ -111,7 +111,7 @@ class Feed:
         courses: which rows its steps take.
         ahead, stride, last: for how many steps draws are made at once, steps between records, and the
             last step of the run.
-        spread: the devices of the run. Several processes read a share each, and whatever depends on a
+        sharded: the devices of the run. Several processes read a share each, and whatever depends on a
             clock, a signal or a reader is agreed on, a few numbers for a portion.
     """
 
@@ -122,15 +122,15 @@ class Feed:
         ahead: int,
         stride: int,
         last: int,
-        spread: Spread | None = None,
+        sharded: Sharded | None = None,
     ):
-        self.hosts = Hosts(spread and spread.mesh)
+        self.hosts = Hosts(sharded and sharded.mesh)
         self.names = [level.name for level in problem.levels]
         self.streams = streams_of(problem)
         self.last = last
         self.courses = courses
         for course in courses:
-            course.reader = shared(course.reader, spread, self.hosts)
+            course.reader = shared(course.reader, sharded, self.hosts)
         self.unit, self.steps = self._portion_steps(ahead, stride)
         self.next = self.unit
         # Two spaces that rows are read into by turns. While a portion is computed with, only the other

@@ -17,7 +17,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
 from nestax.devices.hosts import Hosts
-from nestax.devices.spread import Spread, at_place
+from nestax.devices.mesh import at_place
+from nestax.devices.rows import Sharded
 from nestax.errors import warn
 from nestax.programs import kept
 from nestax.streams.readers import Read, Reader
@@ -66,18 +67,18 @@ class Share(NamedTuple):
 class Shared(Reader):
     """Of several processes each reads its share of the rows of a reader, and all get all of them."""
 
-    def __init__(self, reader: Reader, spread: Spread, hosts: Hosts):
+    def __init__(self, reader: Reader, sharded: Sharded, hosts: Hosts):
         self.reader = reader
         self.one, self.size, self.about, self.own = reader.one, reader.size, reader.about, reader.own
         self.hosts = hosts
         self.share = Share(jax.process_index(), jax.process_count(), reader.own)
         firsts: dict[int, Any] = {}
-        for device in spread.mesh.devices.flat:
+        for device in sharded.mesh.devices.flat:
             firsts.setdefault(device.process_index, device)
         line = np.asarray([firsts[k] for k in sorted(firsts)])
         self.mesh = Mesh(line, ("process",), axis_types=(AxisType.Auto,))
-        self.everywhere = spread.everywhere
-        self.here = spread.mesh.local_devices
+        self.everywhere = sharded.everywhere
+        self.here = sharded.mesh.local_devices
 
     def read(self, start: int, count: int, into: PyTree = None) -> Read:
         return self.reader.read(*self.share.rows(start, count), into)
@@ -127,9 +128,9 @@ class Shared(Reader):
         return self.reader.go_to(self.share.rows(row, 0)[0], position["each"][self.share.number])
 
 
-def shared(reader: Reader, spread: Spread | None, hosts: Hosts) -> Reader:
+def shared(reader: Reader, sharded: Sharded | None, hosts: Hosts) -> Reader:
     """Returns what reads the rows of a run: of one process the reader itself."""
-    return Shared(reader, spread, hosts) if spread is not None and hosts.many else reader
+    return Shared(reader, sharded, hosts) if sharded is not None and hosts.many else reader
 
 
 def _joined(mesh: Mesh) -> Callable[..., PyTree]:

@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, PyTree
 
-from nestax.draws.source import AbstractSource, Batch
+from nestax.draws.rows import Batch
+from nestax.draws.source import AbstractSource
 from nestax.errors import ProblemError
 from nestax.streams.items import Items
 from nestax.streams.readers import Arrays, Parquet, Reader
