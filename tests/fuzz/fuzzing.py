@@ -1,6 +1,6 @@
 """Files changed at random, for everything that reads files. As a program: many of them, counted.
 
-    python tests/fuzz/fuzzing.py [how many in all]
+    python -m tests.fuzz.fuzzing [how many in all]
 
 Whatever a file holds, reading it ends with sound numbers or with one sentence, in bounded time, and
 writes nothing outside of the folder that the file lies in.

@@ -21,7 +21,7 @@ KEPT = 2
 
 
 class Folder:
-    """Where a run is kept.
+    """Keeps the last two checkpoints of a run, and notes beside them.
 
     number: of the last checkpoint; it moves on when the next one is whole.
     lock: what ``Files.lock`` has returned, while it is held.
@@ -48,15 +48,15 @@ class Folder:
         errors: dict[str, Exception] = {}
         for path in paths:
             try:
-                found = load(path, self.files)
-                sharded.verify(self.path / (path.stem + sharded.ENDING), found.facts.get("pieces"))
+                contents = load(path, self.files)
+                sharded.verify(self.path / (path.stem + sharded.ENDING), contents.facts.get("pieces"))
             except (DamagedError, OSError) as error:
                 errors[path.name] = error
                 continue
             if errors:
                 warn(f"{self.path}: {_joined(errors)}. Going on from {path.name}.")
             self.number = int(path.stem.rpartition("-")[2])
-            return found
+            return contents
         if any(isinstance(error, OtherFormatError) for error in errors.values()):
             raise SettingError(
                 f"{self.path} was written by another version of nestax: use that version."

@@ -10,7 +10,7 @@ import nestax.trees as trees
 from nestax.chain.level import Level
 from nestax.chain.problem import Problem
 from nestax.draws.blocks import Visits
-from nestax.draws.source import Batch, Coupling
+from nestax.draws.rows import Batch, Coupling
 from nestax.errors import SettingError, is_traced
 
 #: What may be drawn for one pass of a level.

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
-from nestax.draws.source import AbstractSource, Batch, Population
+from nestax.draws.rows import Batch
+from nestax.draws.source import AbstractSource, Population
 from nestax.trees import on_device
 
 

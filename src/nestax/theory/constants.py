@@ -25,7 +25,8 @@ from jaxtyping import Array, Float, PyTree
 
 from nestax.chain.level import Level
 from nestax.chain.problem import Problem
-from nestax.draws.source import Batch, Population
+from nestax.draws.rows import Batch
+from nestax.draws.source import Population
 from nestax.errors import (
     ProblemError,
     SettingError,
