@@ -21,7 +21,7 @@ PAIRWISE_LIMIT = 128
 
 
 def simplex(w: PyTree, total: float | Array = 1.0) -> PyTree:
-    """Euclidean projection onto {w ≥ 0, Σw = total}, all leaves taken as one vector.
+    """Projects onto {w ≥ 0, Σw = total}, all leaves taken as one vector.
 
     The answer is max(w − θ, 0), and entry i survives exactly if Σ_j max(w_j − w_i, 0) < total.
     That test needs no order, and comparing 30 entries pairwise is several times faster inside a
@@ -74,7 +74,7 @@ def _shifted(w: Array, on: Array, total: Array) -> Array:
 
 
 def l1_ball(w: PyTree, scale: float | Array = 1.0) -> PyTree:
-    """Euclidean projection onto {‖w‖₁ ≤ scale}, all leaves taken as one vector."""
+    """Projects onto {‖w‖₁ ≤ scale}, all leaves taken as one vector."""
 
     def onto_sphere(w: PyTree) -> PyTree:
         sphere = optax.projections.projection_l1_sphere(w, scale)
@@ -85,7 +85,7 @@ def l1_ball(w: PyTree, scale: float | Array = 1.0) -> PyTree:
 
 
 def budget(w: PyTree, lower: PyTree, upper: PyTree, total: float | Array = 1.0) -> PyTree:
-    """Euclidean projection onto {lower ≤ w ≤ upper, Σw = total}, all leaves taken as one vector.
+    """Projects onto {lower ≤ w ≤ upper, Σw = total}, all leaves taken as one vector.
 
     The bounds are finite numbers or trees like w, with Σlower ≤ total ≤ Σupper. The answer clips w − θ
     to the bounds, and its sum falls as θ grows. Halving an interval tells which entries lie strictly

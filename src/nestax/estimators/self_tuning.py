@@ -95,7 +95,7 @@ class SelfTuning(AbstractEstimator):
         return self._track(problem, w, batches, state)
 
     def _track(self, problem: Problem, w: PyTree, batches: Batches, state: SelfTuningState | None):
-        """Every level in turn; without a state at the start, where nothing is remembered yet."""
+        """Tracks every level in turn; without a state at the start, where nothing is remembered yet."""
         value: list[PyTree] = []
         seen: list[Seen] = []
         plain: list[Map] = []

@@ -20,7 +20,7 @@ DRAWN = (Batch, Coupling, Visits)
 def in_form(
     problem: Problem, passes: tuple[dict[str, Any], ...], batches: Any
 ) -> tuple[dict[str, Any], ...]:
-    """One dictionary per level, from the names of its passes to batches; refuses anything else.
+    """Returns one dictionary per level, from the names of its passes to batches; refuses anything else.
 
     The sentence shows the form. A deterministic level draws nothing, whatever is given for it.
     """

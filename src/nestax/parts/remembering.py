@@ -52,7 +52,7 @@ class Seen(NamedTuple):
 
 
 def look(level: Level, x: PyTree, batch: Any, before: Before | None, with_jac: bool) -> Seen:
-    """One level at a new input, tracked and as the batch has it; perhaps with its Jacobian."""
+    """Evaluates one level at a new input, tracked and as the batch has it; perhaps with its Jacobian."""
     if level.deterministic:
         u, pull = level.value_and_pull(x, None)
         return Seen(u, pull, None, None, u, pull)
@@ -78,7 +78,7 @@ def look(level: Level, x: PyTree, batch: Any, before: Before | None, with_jac: b
 
 
 def _in_multiples(pull: Map, value: PyTree) -> Map:
-    """The pullback of a single number, whose results are multiples of one gradient.
+    """Returns the pullback of a single number, whose results are multiples of one gradient.
 
     It is used twice, for the tracked gradient and for the plain one; a network is passed through once.
     """
@@ -167,13 +167,13 @@ def gradient(
 
 
 def draws_of(batches: Batches) -> Array:
-    """How many draws every level has in a step, 1 where it draws nothing."""
+    """Returns how many draws every level has in a step, 1 where it draws nothing."""
     sizes = [1 if batch["value"] is None else batch["value"].size for batch in batches]
     return jnp.asarray(sizes, jnp.int32)
 
 
 def norm(tree: PyTree) -> Array:
-    """The length of a tree in at least single precision, also where squares would leave it."""
+    """Returns the length of a tree in at least single precision, also where squares would leave it."""
     leaves = jax.tree.leaves(tree)
     dtype = jnp.promote_types(leaves[0].dtype, jnp.float32)
     unit = functools.reduce(jnp.maximum, [jnp.max(jnp.abs(x)) for x in leaves]).astype(dtype)

@@ -27,7 +27,7 @@ class AbstractStep(Settings):
     """
 
     def init(self, w: PyTree) -> Any:
-        """The state at the start: by default the number of steps taken."""
+        """Returns the state at the start: by default the number of steps taken."""
         del w
         return jnp.zeros((), jnp.int32)
 
@@ -35,7 +35,7 @@ class AbstractStep(Settings):
     def update(
         self, problem: Problem, w: PyTree, grad: PyTree, aux: dict[str, Array], state: Any
     ) -> tuple[PyTree, Any]:
-        """New weights and state.
+        """Returns new weights and state.
 
         ``aux`` is what the estimator has to say besides the gradient; ``aux["value"]`` is the tracked F.
         """
@@ -102,7 +102,7 @@ class FromOptax(AbstractStep):
 
 
 def as_step(optimizer: Any) -> AbstractStep:
-    """A step rule as it is, an Optax optimiser as one."""
+    """Returns a step rule as it is, an Optax optimiser as one."""
     if isinstance(optimizer, AbstractStep):
         return optimizer
     if not (hasattr(optimizer, "init") and hasattr(optimizer, "update")):
@@ -130,7 +130,7 @@ class Method(eqx.Module):
         return Method(estimator, self.step.ready(horizon, problem.dtype))
 
     def lifted(self, problem: Problem, ready: AbstractEstimator, sizes: tuple[int, ...]) -> "Method":
-        """The same method with every number of its schedules and of its optimiser as a leaf.
+        """Returns the same method with every number of its schedules and of its optimiser as a leaf.
 
         Args:
             ready: its estimator with everything filled in; it tells what the optimiser is given.

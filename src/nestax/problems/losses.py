@@ -72,7 +72,7 @@ class RowLoss(eqx.Module):
         return self.loss(self.model(w, x), y)
 
     def each(self, w: PyTree, rows: tuple[Array, Array]) -> Array:
-        """The losses of many rows, stacked along a leading axis."""
+        """Returns the losses of many rows, stacked along a leading axis."""
         return of_rows(lambda row: self(w, row), rows)
 
 
@@ -169,7 +169,7 @@ def fit_together(
 
 
 def start_of(w0: PyTree) -> PyTree:
-    """The starting weights, one draw of them if they are drawn."""
+    """Returns the starting weights, one draw of them if they are drawn."""
     return w0(jax.random.key(0)) if is_drawn(w0) else w0
 
 
@@ -249,7 +249,7 @@ def _targets(y: Any, name: str, loss: Any) -> np.ndarray:
 
 
 def read_labels(name: str, labels: Any, rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """The labels, sorted, and which of them each row has."""
+    """Reads the labels, sorted, and which of them each row has."""
     labels = np.asarray(labels)
     if labels.shape != (rows,):
         raise ProblemError(
@@ -266,7 +266,7 @@ def read_labels(name: str, labels: Any, rows: int) -> tuple[np.ndarray, np.ndarr
 
 
 def read_numbers(x: Any, what: str) -> np.ndarray:
-    """A finite array with one entry, or row of entries, for every example."""
+    """Reads a finite array with one entry, or row of entries, for every example."""
     if hasattr(x, "toarray"):
         raise ProblemError(f"{what} is sparse: pass {what.split()[0]}.toarray().")
     try:

@@ -17,7 +17,7 @@ from nestax.trees import on_device
 
 
 def filled_size(rows: int, fewest: int) -> int:
-    """The next power of two, or ``fewest``, which is one."""
+    """Returns the next power of two, or ``fewest``, which is one."""
     return max(fewest, 2 ** math.ceil(math.log2(rows)))
 
 

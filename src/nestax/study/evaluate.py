@@ -254,7 +254,7 @@ def _mean_over(fn: Callable[..., PyTree], level: Level, x: PyTree, *rest: PyTree
 
 
 def _parts(stream: Stream) -> Iterator[tuple[float, Batch]]:
-    """Every row of a stream once, in parts of bounded size, each with its share of all rows."""
+    """Yields every row of a stream once, in parts of bounded size, each with its share of all rows."""
     size = stream.reader.size
     example = stream.example()
     if size is None:
@@ -298,14 +298,14 @@ def _effects(level: Level, x: PyTree, batch: Any, adjoint: PyTree) -> list[Array
 
 
 def _vary(groups: Coupling, group: int, k: Array) -> Batch:
-    """One draw: row k of one group, the first row of all others."""
+    """Returns one draw: row k of one group, the first row of all others."""
     first = jnp.zeros(1, jnp.int32)
     members = enumerate(groups.members)
     return Batch(tuple(m.rows(k[None] if number == group else first).draws for number, m in members))
 
 
 def _members(source: AbstractSource | None) -> tuple[Any, ...]:
-    """The samples that a source holds; none for a deterministic level."""
+    """Returns the samples that a source holds; none for a deterministic level."""
     if source is None:
         return ()
     return source.members if isinstance(source, Groups) else (source,)

@@ -228,7 +228,7 @@ def contrastive(
 
 
 def _fit(w0: PyTree, towers: Towers, views: list[np.ndarray]) -> tuple[Any, Array, Array]:
-    """The dtype of the weights, and the views in it; refuses encoders that do not fit."""
+    """Returns the dtype of the weights, and the views in it; refuses encoders that do not fit."""
     start = start_of(w0)
     dtype = dtype_of(start)
     X, Z = trees.cast(tuple(jnp.asarray(view) for view in views), dtype)

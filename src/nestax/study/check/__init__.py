@@ -99,7 +99,7 @@ def _seen(problem: Problem, draws: int) -> tuple[Problem, list[str]]:
 
 
 def _contradicted(problem: Problem, w: PyTree, draws: int, seed: int) -> list[str]:
-    """A sentence if draws contradict ``exact=`` where there is no population to compare it with.
+    """Returns a sentence if draws contradict ``exact=`` where there is no population to compare it with.
 
     A mean of draws inside of a function has a bias, which its change with their number stands for.
     """
@@ -126,7 +126,7 @@ def _noise_scale(problem: Problem, w: PyTree, batches: Any) -> Array:
     count = max(b["value"].size for b in batches if b["value"] is not None)
 
     def single(k: Array) -> Array:
-        """The gradient with level values at their means and one draw in every Jacobian."""
+        """Returns the gradient with level values at their means and one draw in every Jacobian."""
         adjoint = jnp.ones_like(x)
         for level, batch, at in reversed(list(zip(problem.levels, batches, inputs, strict=True))):
             draw = None if batch["value"] is None else batch["value"].part(k, 1)

@@ -28,7 +28,7 @@ MOST_MEMBERS = 2**20
 
 
 def levels_with_few(problem: Problem, w: PyTree, batches: Batches) -> dict[str, "Carried"]:
-    """The levels whose mean few rows carry, by name."""
+    """Returns the levels whose mean few rows carry, by name."""
     carried = {
         level.name: Carried(np.asarray(rows), _is_population(level))
         for level, rows in zip(problem.levels, compute(_contributions, problem, w, batches), strict=True)
