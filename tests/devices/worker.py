@@ -196,7 +196,7 @@ def places(folder):
 
 def same_interval():
     """Over blocks on two devices it is the one without them, up to rounding."""
-    told = lambda **more: dataclasses.astuple(nx.evaluate(blocks_problem(), np.ones(3), **more))
+    told = lambda **more: dataclasses.astuple(nx.evaluate(blocks_problem(), np.ones(3), **asked(**more)))
     return bool(np.allclose(told(), told(mesh=2, shard="blocks"), rtol=1e-4))
 
 

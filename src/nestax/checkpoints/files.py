@@ -18,8 +18,9 @@ import numpy as np
 from nestax.errors import SettingError
 from nestax.trees import as_host, from_host
 
-#: The version of what a file holds; no other is read.
-FORMAT = "6"
+#: The version of how a file is laid out; no other is read.
+FORMAT = "1"
+OTHER_VERSION = "{} was written by another version of nestax: use that version."
 #: What a file is called until it is whole.
 UNFINISHED = ".unfinished"
 #: What reading a header can lead to that somebody has made up.

@@ -11,7 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from nestax.checkpoints import sharded
-from nestax.checkpoints.files import Contents, DamagedError, Files, Groups, OtherFormatError, load, save
+from nestax.checkpoints.files import (
+    OTHER_VERSION,
+    Contents,
+    DamagedError,
+    Files,
+    Groups,
+    OtherFormatError,
+    load,
+    save,
+)
 from nestax.errors import SettingError, warn
 
 NAME = re.compile(r"checkpoint-([0-9]{8})\.safetensors")
@@ -58,9 +67,7 @@ class Folder:
             self.number = int(path.stem.rpartition("-")[2])
             return contents
         if any(isinstance(error, OtherFormatError) for error in errors.values()):
-            raise SettingError(
-                f"{self.path} was written by another version of nestax: use that version."
-            )
+            raise SettingError(OTHER_VERSION.format(self.path))
         if paths:
             raise SettingError(
                 f"{self.path} holds no checkpoint that is whole ({_joined(errors)}): restore the folder "

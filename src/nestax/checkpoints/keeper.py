@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from nestax.checkpoints import sharded
-from nestax.checkpoints.files import MADE_UP, Contents, pack, unpack
+from nestax.checkpoints.files import MADE_UP, OTHER_VERSION, Contents, pack, unpack
 from nestax.checkpoints.fingerprint import differences, fingerprint, program_difference, shortly
 from nestax.checkpoints.folder import Folder
 from nestax.devices.hosts import Hosts, gathered
@@ -22,6 +22,8 @@ from nestax.loop.plan import Cost
 from nestax.loop.status import Status
 from nestax.version import versions
 
+#: The version of what a checkpoint holds; no other is gone on with.
+FORMAT = 6
 #: The note with the text of the compiled program, to show what has changed; nothing depends on it.
 PROGRAM = "program"
 
@@ -200,6 +202,8 @@ class Keeper:
         Where only versions and the text of the program differ, it goes on with a warning.
         """
         folder = self.folder.path
+        if facts.get("format") != FORMAT:
+            raise SettingError(OTHER_VERSION.format(folder))
         then = {**facts["fingerprint"]}
         made = {**facts["made with"]}
         now = made_with()
@@ -329,6 +333,7 @@ class Keeper:
             "records": self._as_columns(run.rows),
         }
         facts = {
+            "format": FORMAT,
             "step": step,
             "status": run.status and run.status.name,
             "message": run.message,

@@ -130,11 +130,11 @@ def visit_table(
     Returns the average of the outcomes, the table with the new rows, and the rows that they replace.
     """
 
-    def one(part: Problem, chain: Problem, visits: Batches, *rows: PyTree) -> Any:
-        return move(chain, _drawn(part, visits), *rows)
+    def one(part: Problem, chain: Problem, visits: Batches, row: PyTree, *more: PyTree) -> Any:
+        outcome, new = move(chain, _drawn(part, visits), row, *more)
+        return (outcome, row), new
 
-    before = rows_of(problem, table, visited_in(batches))
-    each, table = _visit(problem, batches, one, table, *more)
+    (each, before), table = _visit(problem, batches, one, table, *more)
     return mean_of_visited(each), table, before
 
 

@@ -122,9 +122,7 @@ def load(path: str | Path, like: PyTree = None) -> Result:
     except FileNotFoundError:
         raise ProblemError(f"there is no file {path}.") from None
     except files.OtherFormatError:
-        raise ProblemError(
-            f"{path} was written by another version of nestax: use that version."
-        ) from None
+        raise ProblemError(files.OTHER_VERSION.format(path)) from None
     except (files.DamagedError, OSError, KeyError):
         raise damaged from None
     if not known:

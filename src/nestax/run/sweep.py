@@ -140,9 +140,11 @@ class Sweep:
     def to_frame(self) -> Any:
         """One row per setting, seed and record, as a pandas frame, with how the lane ended."""
         shape = (*self.status.shape, len(self.records["step"]))
-        wide = lambda x, axis: np.broadcast_to(
-            np.asarray(x).reshape([-1 if k == axis else 1 for k in range(3)]), shape
-        ).ravel()
+
+        def wide(x: Any, axis: int) -> np.ndarray:
+            column = np.asarray(x).reshape([-1 if k == axis else 1 for k in range(3)])
+            return np.broadcast_to(column, shape).ravel()
+
         columns = {name: wide(values, 0) for name, values in self.settings.items()}
         columns["seed"] = wide(np.arange(shape[1]), 1)
         names = np.asarray([[status.name for status in row] for row in self.status])

@@ -72,13 +72,13 @@ class Nearness(eqx.Module):
         (x_i, z_i, i), (x_j, z_j, j) = pair
         temperature = w["temperature"] if self.towers.learned else fixed[0]
         anchor, partner = self.towers.left(w, x_i), self.towers.right(w, z_i)
-        cosines = {"x": anchor @ self.towers.right(w, z_j)}
+
+        def near(cosine: Array) -> Array:
+            return but_own(i, j, jnp.exp((cosine - anchor @ partner) / temperature), self.rows)
+
+        u = {"x": near(anchor @ self.towers.right(w, z_j))}
         if self.symmetric:
-            cosines["z"] = partner @ self.towers.left(w, x_j)
-        u = {
-            side: but_own(i, j, jnp.exp((cosine - anchor @ partner) / temperature), self.rows)
-            for side, cosine in cosines.items()
-        }
+            u["z"] = near(partner @ self.towers.left(w, x_j))
         return (u, temperature) if self.towers.learned else u
 
 
