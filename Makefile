@@ -8,14 +8,15 @@ CONSTRAINTS ?= constraints.txt
 
 .PHONY: help demo test test-slow test-kills test-users test-typed test-torch test-benchmarks test-browser test-mutants test-matrix release-check docs gallery \
 	fuzz fuzz-short lint types constraints upgrade bench bench-torch portfolio-table portfolio-figures memory-table tracked-cox tracked-robust \
-	tracked-ranking tracked-cost tilted-classifier ranking-peers robust-peers survival-sets reproduce rates autotune-table clean
+	tracked-ranking tracked-cost tilted-classifier ranking-peers robust-peers survival-sets reproduce rates autotune-table optimisers clean
 help:
 	@echo "make demo        solve a portfolio on made-up returns; leaves demo/report.html"
-	@echo "make test        all tests but the slow ones and the pages of the docs"
+	@echo "make test        all tests but the slow ones, the pages of the docs and those of the next line"
+	@echo "make test-typed  the tests of the mathematics, with annotations checked at run time"
 	@echo "make test-slow   the slow ones"
 	@echo "make test-kills  the slow ones about checkpoints: killed processes, random chains"
-	@echo "make test-users  the tests of equal bits and all pages, on programs compiled as users compile them"
-	@echo "make test-typed  the tests of the mathematics, with annotations checked at run time"
+	@echo "make test-users  all pages; those that claim equal bits, and the tests of equal bits, on programs"
+	@echo "                 compiled as users compile them"
 	@echo "make test-torch  the tests of what needs PyTorch or Flax, in an environment of their own"
 	@echo "make test-benchmarks   every program of benchmarks/ with tiny sizes"
 	@echo "make test-browser      pages in Chromium (apt install chromium chromium-driver) at three widths"
@@ -43,6 +44,7 @@ help:
 	@echo "make reproduce         an experiment of the SMVR paper: ARGS='portfolio --out figures'"
 	@echo "make rates             how samples grow with accuracy, into docs/rates.md (hours; --jobs helps)"
 	@echo "make autotune-table    settings found by themselves against a grid, into docs/theory.md"
+	@echo "make optimisers        every optimiser of Optax under constraints, into docs/optimisers.md"
 	@echo "make bench       the speed tables, and what is slower than kept (bench-torch adds a row of PyTorch)"
 
 $(READY): pyproject.toml $(CONSTRAINTS)
@@ -54,8 +56,12 @@ $(READY): pyproject.toml $(CONSTRAINTS)
 demo: $(READY)
 	$(BIN)/nestax demo --out demo --overwrite
 
+# Of the mathematics, which run once, with their annotations checked.
+TYPED := tests/estimators tests/laws tests/chain/test_level.py tests/draws/test_source.py
+
 test: $(READY)
-	$(BIN)/python -m pytest -m "not slow and not page and not small" -n 2 --dist worksteal
+	$(BIN)/python -m pytest -m "not slow and not page and not small" -n 2 --dist worksteal \
+		$(addprefix --ignore=,$(TYPED))
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow
@@ -65,14 +71,13 @@ test-kills: $(READY)
 
 # All other tests compile quickly rather than well, without the fusions that could change a bit.
 test-users: $(READY)
-	NESTAX_TESTS_AS_USERS=1 $(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal \
+	NESTAX_TESTS_AS_USERS=1 $(BIN)/python -m pytest -m "not slow and (not page or bits)" -n 2 --dist worksteal \
 		tests/checkpoints/test_resuming.py tests/checkpoints/test_properties.py \
 		tests/run/test_minimize.py tests/streams tests/test_docs.py
+	$(BIN)/python -m pytest -m "page and not bits" -n 2 --dist worksteal tests/test_docs.py
 
-# The annotations, checked while the tests of the mathematics run.
 test-typed: $(READY)
-	$(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal --jaxtyping-packages=nestax,beartype.beartype \
-		tests/estimators tests/laws tests/chain/test_level.py tests/draws/test_source.py
+	$(BIN)/python -m pytest -m "not slow" -n 2 --dist worksteal --jaxtyping-packages=nestax,beartype.beartype $(TYPED)
 
 # PyTorch takes a gigabyte, and Flax brings twenty packages: no other test needs them. The version is
 # pinned, as the newest may be one for GPUs, which takes several.
@@ -122,11 +127,11 @@ gallery: $(DOCS_READY)
 	.ci/gallery --keep --python $(DOCS)/bin/python
 
 fuzz: $(READY)
-	$(BIN)/python tests/fuzz/fuzzing.py 100000
+	$(BIN)/python -m tests.fuzz.fuzzing 100000
 
 # Another seed than the tests have, so that these are other files.
 fuzz-short: $(READY)
-	$(BIN)/python tests/fuzz/fuzzing.py 4000 1
+	$(BIN)/python -m tests.fuzz.fuzzing 4000 1
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -158,6 +163,10 @@ rates: $(READY)
 
 autotune-table: $(READY)
 	$(BIN)/python benchmarks/autotune.py
+
+optimisers: $(READY)
+	$(BIN)/python benchmarks/optimisers.py
+	$(BIN)/python benchmarks/adaptive_steps.py
 
 portfolio-figures: $(READY)
 	$(BIN)/python benchmarks/portfolio_figures.py

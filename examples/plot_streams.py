@@ -33,7 +33,7 @@ def run(**more):
 
 whole = run()
 stopped = run(checkpoint="kept", callback=lambda record: record["step"] >= 2_500)
-resumed = run(checkpoint="kept", resume=True)
+resumed = run(checkpoint=nx.Checkpoint("kept", resume=True))
 same = all(np.array_equal(resumed.records[name], whole.records[name]) for name in whole.records)
 print(f"stopped at step {stopped.carry.step}; all records and weights equal to the bit: {same}")
 assert same

@@ -24,7 +24,6 @@ HOUSE = [
     "figures",
     "projections",
     "linear_oracles",
-    "devices",
     "draws",
     "chain",
     "problems",
@@ -33,6 +32,7 @@ HOUSE = [
     "theory",
     "steps",
     "estimators",
+    "devices",
     "streams",
     "loop",
     "checkpoints",
@@ -110,6 +110,9 @@ def test_arrows_point_one_way(path):
         ("loop", "step", "def f():\n    import nestax.run.minimize"),
         ("cli", "demo", "def f():\n    import nestax as nx"),
         ("chain", "problem", "from nestax import names"),
+        ("draws", "source", "from nestax.devices.rows import Sharded"),
+        ("chain", "level", "from nestax.devices.rows import Sharded"),
+        ("parts", "tables", "from nestax.devices.rows import Sharded"),
     ],
 )
 def test_a_forbidden_import_is_seen(place, module, code):

@@ -28,8 +28,12 @@ print(json.dumps({{
 """
 
 
+#: What tests set for themselves.
+SET = ("XLA_FLAGS", "NESTAX_COMPILED", "JAX_COMPILATION_CACHE_DIR")
+
+
 def in_a_process(before="", compute=False, **variables):
-    usual = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "NESTAX_COMPILED")}
+    usual = {k: v for k, v in os.environ.items() if k not in SET}
     code = REPORT.format(before=before, compute=compute)
     done = subprocess.run(
         [sys.executable, "-c", code], env=usual | variables, capture_output=True, text=True, check=True
@@ -95,5 +99,10 @@ def test_a_folder_without_permission_changes_nothing(tmp_path, monkeypatch):
     import jax
 
     monkeypatch.setattr(compiling, "_small_loops", lambda: None)
-    assert compiling.speed_up() is None
-    assert jax.config.jax_compilation_cache_dir is None
+    theirs = jax.config.jax_compilation_cache_dir
+    jax.config.update("jax_compilation_cache_dir", None)
+    try:
+        assert compiling.speed_up() is None
+        assert jax.config.jax_compilation_cache_dir is None
+    finally:
+        jax.config.update("jax_compilation_cache_dir", theirs)

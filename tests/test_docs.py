@@ -17,6 +17,11 @@ DOCS = sorted((ROOT / "docs").glob("*.md"))  # folders in there are written by `
 PAGES = [README, *DOCS]
 
 
+def marks_of(page: Path) -> list[pytest.MarkDecorator]:
+    """Equal bits are a promise about programs as users compile them, and about no others."""
+    return [pytest.mark.page, *[pytest.mark.bits] * ("array_equal" in page.read_text())]
+
+
 def run_blocks(page: Path, space: dict, mark: str = "") -> int:
     """Runs the blocks of Python with that mark behind the word, in order; how many there are."""
     text = page.read_text()
@@ -30,7 +35,7 @@ def run_blocks(page: Path, space: dict, mark: str = "") -> int:
 
 @pytest.mark.parametrize(
     "page",
-    [README, *(pytest.param(page, marks=pytest.mark.page) for page in DOCS)],
+    [README, *(pytest.param(page, marks=marks_of(page)) for page in DOCS)],
     ids=lambda p: p.stem,
 )
 def test_code_runs(page, tmp_path, monkeypatch, capsys):

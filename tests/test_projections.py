@@ -5,18 +5,23 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from tests.support.compiled import quick_jit
 
 import nestax as nx
+
+by_optax = quick_jit(jax.vmap(optax.projections.projection_simplex))
+in_lanes = quick_jit(jax.vmap(nx.projections.simplex))
+in_a_grid = quick_jit(jax.vmap(jax.vmap(nx.projections.simplex)))
 
 
 @pytest.mark.parametrize("size", [1, 2, 30, 128, 129, 400])
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 50.0])
 def test_it_is_optax_with_another_algorithm(size, scale):
     points = scale * np.random.default_rng(size).normal(size=(20, size))
-    expected = np.stack([optax.projections.projection_simplex(jnp.asarray(x)) for x in points])
-    single = np.stack([nx.projections.simplex(jnp.asarray(x)) for x in points])
-    lanes = jax.vmap(nx.projections.simplex)(jnp.asarray(points))
-    grid = jax.vmap(jax.vmap(nx.projections.simplex))(jnp.asarray(points).reshape(4, 5, size))
+    expected = by_optax(points)
+    single = np.stack([compiled["simplex"](x) for x in points])
+    lanes = in_lanes(points)
+    grid = in_a_grid(points.reshape(4, 5, size))
     np.testing.assert_allclose(single, expected, atol=1e-12 * max(scale, 1))
     np.testing.assert_allclose(lanes, expected, atol=1e-12 * max(scale, 1))
     np.testing.assert_allclose(np.reshape(grid, points.shape), expected, atol=1e-12 * max(scale, 1))
@@ -55,6 +60,7 @@ SETS = {
         v, 0.0, np.full(v.shape, 0.5), np.float64(1)
     ),
 }
+compiled = {name: quick_jit(fn) for name, fn in SETS.items()}
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
@@ -62,7 +68,7 @@ SETS = {
 @pytest.mark.parametrize("name", SETS)
 def test_weights_stay_in_their_dtype(name, size, dtype):
     w = jnp.asarray(np.random.default_rng(size).normal(size=size), dtype)
-    narrow, wide = SETS[name](w), SETS[name](w.astype(float))
+    narrow, wide = compiled[name](w), compiled[name](np.asarray(w, float))
     assert narrow.dtype == dtype
     np.testing.assert_allclose(narrow.astype(float), wide, atol=4 * float(jnp.finfo(dtype).eps))
 

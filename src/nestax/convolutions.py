@@ -71,8 +71,11 @@ def _convolution(eqn: JaxprEqn) -> list[JaxprEqn]:
     kinds: list[Any] = [x.aval for x in eqn.invars]
     new = jax.make_jaxpr(ordered)(*(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in kinds)).jaxpr
     outer = dict(zip([*new.invars, *new.outvars], [*eqn.invars, *eqn.outvars], strict=True))
-    place = lambda atoms: [a if isinstance(a, Literal) else outer.get(a, a) for a in atoms]
-    return [e.replace(invars=place(e.invars), outvars=place(e.outvars)) for e in new.eqns]
+
+    def outside(atoms: list[Any]) -> list[Any]:
+        return [a if isinstance(a, Literal) else outer.get(a, a) for a in atoms]
+
+    return [e.replace(invars=outside(e.invars), outvars=outside(e.outvars)) for e in new.eqns]
 
 
 def _channels_last(axes: Axes) -> tuple[int, ...]:

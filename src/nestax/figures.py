@@ -57,7 +57,7 @@ def plot_run(records: dict[str, np.ndarray], path: str | Path | None) -> Any:
 
 
 def plot_sweep(sweep: Any, column: str, path: str | Path | None) -> Any:
-    """Mean and band (one standard deviation over seeds) for the best settings."""
+    """Draws mean and band (one standard deviation over seeds) for the best settings."""
     curves = sweep.records[column]
     order = np.argsort(np.where(sweep.finite, curves[:, :, -1], np.inf).mean(axis=1))[: len(COLOURS)]
     labels = [
@@ -76,7 +76,7 @@ def plot_curves(
     *,
     unit: str = "",
 ) -> Any:
-    """One curve per label: mean over seeds (the first axis) with a band of one deviation.
+    """Draws one curve per label: mean over seeds (the first axis) with a band of one deviation.
 
     ``samples`` is one axis for all curves, or a dictionary with one each; ``unit`` that of the column.
     """
@@ -90,7 +90,7 @@ def plot_panels(
     *,
     unit: str = "",
 ) -> Any:
-    """The curves of several columns one below the other, with one legend on top."""
+    """Draws the curves of several columns one below the other, with one legend on top."""
     plt = _pyplot()
     figure, axes = _stacked(plt, len(panels))
     for axis, (column, curves) in zip(axes, panels.items(), strict=True):
@@ -110,7 +110,7 @@ def plot_panels(
 
 
 def _stacked(plt: Any, panels: int) -> tuple[Any, Any]:
-    """A figure with so many panels one below the other."""
+    """Returns a figure with so many panels one below the other."""
     figure, axes = plt.subplots(
         panels, 1, figsize=(WIDTH, 0.5 + 3.1 * panels), layout="constrained", squeeze=False
     )
@@ -143,7 +143,7 @@ def plot_bars(
     label: str,
     path: str | Path | None = None,
 ) -> Any:
-    """One group of bars a name, with one bar a column of numbers; the first name on top."""
+    """Draws one group of bars a name, with one bar a column of numbers; the first name on top."""
     plt = _pyplot()
     names = [_short(name) for name in names[:MOST_BARS]]
     height = 0.8 / len(columns)

@@ -21,7 +21,7 @@ from nestax.compiling import speed_up as speed_up
 from nestax.devices.asked import Devices as Devices
 from nestax.draws.blocks import Blocks as Blocks
 from nestax.draws.conditional import Conditional as Conditional
-from nestax.draws.source import Batch as Batch
+from nestax.draws.rows import Batch as Batch
 from nestax.draws.source import Groups as Groups
 from nestax.draws.source import Population as Population
 from nestax.draws.source import Sampler as Sampler

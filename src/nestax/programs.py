@@ -124,7 +124,10 @@ def _lifted(jaxpr: Jaxpr) -> tuple[Jaxpr, list[Array]]:
     numbers = [jnp.asarray(x.val, x.aval.dtype) for x in literals]
     fresh = jax.make_jaxpr(lambda *numbers: numbers)(*numbers).jaxpr.invars
     new = iter(fresh)
-    changed = lambda atoms: [next(new) if _is_number(atom) else atom for atom in atoms]
+
+    def changed(atoms: Sequence[Any]) -> list[Any]:
+        return [next(new) if _is_number(atom) else atom for atom in atoms]
+
     eqns = [eqn.replace(invars=changed(eqn.invars)) for eqn in jaxpr.eqns]
     outvars = changed(jaxpr.outvars)
     return jaxpr.replace(constvars=[*jaxpr.constvars, *fresh], eqns=eqns, outvars=outvars), numbers

@@ -63,7 +63,7 @@ class Table:
 
 
 def pandas(asked: str = "to_frame") -> Any:
-    """The package, or a sentence on how to get it for what was asked."""
+    """Imports the package, or says how to get it for what was asked."""
     try:
         import pandas as pd
     except ImportError:
@@ -76,7 +76,7 @@ def cell_text(x: Any) -> str:
 
 
 def number(x: float, digits: int = 6) -> str:
-    """A number as people read it: 2,000,000 and not 2e+06."""
+    """Returns a number as people read it: 2,000,000 and not 2e+06."""
     if isinstance(x, int):
         return f"{x:,}"
     short = f"{x:.{digits}g}"
@@ -84,7 +84,7 @@ def number(x: float, digits: int = 6) -> str:
 
 
 def inert(cell: Any) -> Any:
-    """A cell of a CSV file that no program takes for a formula; numbers stay numbers."""
+    """Returns a cell of a CSV file that no program takes for a formula; numbers stay numbers."""
     text = isinstance(cell, str) and cell.startswith(FORMULAS)
     return f"'{cell}" if text and not is_number(cell) else cell
 
@@ -109,7 +109,7 @@ def as_html(*parts: Any) -> str:
 
 
 def _table_html(table: Table) -> str:
-    """Numbers to the right, words to the left."""
+    """Aligns numbers to the right and words to the left."""
     right = [all(is_number(row[k]) for row in table.rows) for k in range(len(table.columns))]
 
     def line(kind: str, cells: list[Any]) -> str:

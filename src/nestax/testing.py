@@ -147,7 +147,7 @@ def _in_blocks(problem: Problem) -> Problem:
 
 
 def _ready(method: AbstractEstimator, problem: Problem) -> tuple[Any, Any]:
-    """The method with its defaults, and a function from a step to its batches."""
+    """Returns the method with its defaults, and a function from a step to its batches."""
     method.check(problem)
     sizes = (BATCH,) * len(problem.levels)
     ready = method.defaults(problem, STEPS, sizes)
@@ -213,7 +213,7 @@ def _same_types(what: str, start: Any, end: Any) -> None:
 
 
 def keeps_values_in_range(method: AbstractEstimator) -> None:
-    """One update on a chain whose innermost level has a range that is always left."""
+    """Makes one update on a chain whose innermost level has a range that is always left."""
     plain = example_problem(method)
     levels = plain.levels
     if len(levels) > 1:
@@ -364,7 +364,7 @@ def _run(problem: Problem, method: AbstractEstimator, samples: int) -> Any:
 
 
 def _late_gap(runs: Any) -> float:
-    """Mean over seeds and over the last fifth of the run; infinite if any diverged."""
+    """Computes the mean over seeds and over the last fifth of the run; infinite if any diverged."""
     curve = runs.records["gap"][0].mean(axis=0)
     late = float(curve[-max(1, len(curve) // 5) :].mean())
     return late if np.isfinite(late) else float("inf")

@@ -48,7 +48,10 @@ def _is_finite(x: Array) -> Array:
     """Whether every entry is finite; one truth value per entry of a large table would be large too."""
     if x.ndim < 2 or x.size <= LARGE:
         return jnp.all(jnp.isfinite(x))
-    look = lambda k, fine: fine & jnp.all(jnp.isfinite(jax.lax.dynamic_index_in_dim(x, k)))
+
+    def look(k: Array, fine: Array) -> Array:
+        return fine & jnp.all(jnp.isfinite(jax.lax.dynamic_index_in_dim(x, k)))
+
     return jax.lax.fori_loop(0, len(x), look, jnp.asarray(True))
 
 
@@ -164,7 +167,8 @@ class Words(str):
 
 def shapes_of(tree: PyTree) -> Shapes:
     leaves, treedef = jax.tree.flatten(tree)
-    # Typed keys have a dtype that cannot be made from its name.
-    name = lambda d: d if jnp.issubdtype(d, jax.dtypes.extended) else str(d)
     sizes = tuple(math.prod(x.shape) for x in leaves)
-    return Shapes(treedef, tuple((tuple(x.shape), name(x.dtype)) for x in leaves), sizes, sum(sizes))
+    # Typed keys have a dtype that cannot be made from its name.
+    kinds = [x.dtype if jnp.issubdtype(x.dtype, jax.dtypes.extended) else str(x.dtype) for x in leaves]
+    shapes = tuple((tuple(x.shape), kind) for x, kind in zip(leaves, kinds, strict=True))
+    return Shapes(treedef, shapes, sizes, sum(sizes))

@@ -11,7 +11,7 @@ from tests.support.compare import assert_same, flat
 from tests.support.compiled import quick_jit
 
 import nestax as nx
-from nestax.draws.source import Batch
+from nestax.draws.rows import Batch
 
 
 def evaluate(level, x):

@@ -587,10 +587,13 @@ def test_a_checkpoint_of_anybodys_making_is_one_sentence(begun, tmp_path, field)
     assert "\n" not in str(told.value)
 
 
-def test_a_folder_of_another_version_is_refused_in_one_sentence(begun, tmp_path, monkeypatch):
+@pytest.mark.parametrize("of", ["file", "checkpoint"])
+def test_a_folder_of_another_version_is_refused_in_one_sentence(begun, tmp_path, monkeypatch, of):
     groups, facts = Folder(begun).load()
-    monkeypatch.setattr(checkpoint, "FORMAT", "5")
-    Folder(tmp_path).save(groups, facts)
+    assert facts["format"] == keeping.FORMAT
+    if of == "file":
+        monkeypatch.setattr(checkpoint, "FORMAT", "0")
+    Folder(tmp_path).save(groups, facts | ({"format": 5} if of == "checkpoint" else {}))
     monkeypatch.undo()
     with pytest.raises(nx.SettingError, match="was written by another version of nestax: use that"):
         run(small(), optimizer=optax.sgd(0.1), steps=20, checkpoint=tmp_path, resume=True)

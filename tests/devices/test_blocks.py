@@ -10,7 +10,9 @@ from tests.support.asked import asked
 from tests.support.processes import Processes
 
 import nestax as nx
-from nestax.devices.spread import Spread, beside_weights, line_of, spread_of_weights, weights_in_pieces
+from nestax.devices.asked import sharded_in, sharing
+from nestax.devices.mesh import beside_weights, line_of, weights_in_pieces
+from nestax.devices.rows import Sharded
 from nestax.errors import SettingError
 
 OVER_ONE = {"mesh": 1, "shard": "blocks"}
@@ -51,16 +53,16 @@ def minimised(problem, method, **more):
     ],
 )
 def test_a_run_over_blocks_is_the_run_without_a_mesh_up_to_rounding(problem, method):
-    plain, spread = minimised(problem(), method), minimised(problem(), method, **OVER_ONE)
-    np.testing.assert_allclose(spread.w, plain.w, rtol=1e-10)
+    plain, sharded = minimised(problem(), method), minimised(problem(), method, **OVER_ONE)
+    np.testing.assert_allclose(sharded.w, plain.w, rtol=1e-10)
     for name, column in plain.records.items():
-        np.testing.assert_allclose(spread.records[name], column, rtol=1e-8, err_msg=name)
+        np.testing.assert_allclose(sharded.records[name], column, rtol=1e-8, err_msg=name)
 
 
-def test_blocks_that_arrive_spread_stay_so_and_a_table_is_found_again(tmp_path):
-    over = Spread(line_of(1, "blocks"), "blocks", "blocks")
+def test_blocks_that_arrive_sharded_stay_so_and_a_table_is_found_again(tmp_path):
+    over = Sharded(line_of(1, "blocks"), "blocks", "blocks")
     arrived = chain(jax.device_put(ROWS, over.split))
-    assert arrived.spread == over
+    assert sharded_in(arrived) == over
     whole = minimised(arrived, nx.BlockSMVR(beta=0.2))
     kept = {"checkpoint": tmp_path, "mesh": 1, "shard": "blocks"}
     minimised(chain(), nx.BlockSMVR(beta=0.2), callback=lambda record: record["step"] >= 5, **kept)
@@ -69,9 +71,9 @@ def test_blocks_that_arrive_spread_stay_so_and_a_table_is_found_again(tmp_path):
 
 
 def test_an_interval_over_blocks_is_the_one_without_a_mesh():
-    plain, spread = (nx.evaluate(chain(), jnp.ones(3), **asked(**more)) for more in ({}, OVER_ONE))
-    assert spread.value == pytest.approx(plain.value, rel=1e-12)
-    assert spread.stderr == pytest.approx(plain.stderr, rel=1e-12)
+    plain, sharded = (nx.evaluate(chain(), jnp.ones(3), **asked(**more)) for more in ({}, OVER_ONE))
+    assert sharded.value == pytest.approx(plain.value, rel=1e-12)
+    assert sharded.stderr == pytest.approx(plain.stderr, rel=1e-12)
 
 
 def test_what_cannot_be_shared_is_refused(monkeypatch):
@@ -87,7 +89,7 @@ def test_what_cannot_be_shared_is_refused(monkeypatch):
     simulators = [nx.Sampler(lambda key, k=k: k + jax.random.normal(key, (3,))) for k in range(4)]
     with pytest.raises(nx.ProblemError, match="blocks that are simulators have no rows"):
         minimised(chain(simulators), nx.SOX(), mesh=1, shard="blocks", record=["value"])
-    monkeypatch.setattr(Spread, "size", 3)
+    monkeypatch.setattr(Sharded, "size", 3)
     with pytest.raises(SettingError, match="8 blocks cannot be shared equally by 3 devices: take 6"):
         minimised(chain(), nx.SOX(), mesh=1, shard="blocks")
 
@@ -100,8 +102,8 @@ def test_tables_trackers_and_an_optimiser_lie_in_pieces():
 
 
 def test_weights_are_cut_along_their_longest_axis_that_can_be(monkeypatch):
-    monkeypatch.setattr(Spread, "size", 2)
-    over = Spread(line_of(1, "model"), "model", "model")
+    monkeypatch.setattr(Sharded, "size", 2)
+    over = Sharded(line_of(1, "model"), "model", "model")
     shapes = {"a": (4, 7), "b": (3,), "c": ()}
     places = weights_in_pieces({k: jax.ShapeDtypeStruct(s, float) for k, s in shapes.items()}, over)
     specs = {name: place.spec for name, place in places.items()}
@@ -109,4 +111,4 @@ def test_weights_are_cut_along_their_longest_axis_that_can_be(monkeypatch):
     beside = beside_weights((5, 4, 7), {(4, 7): places["a"]})
     assert beside.spec == PartitionSpec(None, "model")
     assert beside_weights((7,), {(4, 7): places["a"], (): places["c"]}) is None
-    assert spread_of_weights({"a": jnp.ones(3)}) is None
+    assert sharing(None, ("model",), chain()) is None

@@ -121,7 +121,7 @@ def test_files_bad_rows_and_sweeps_of_several_processes(count, tmp_path):
         assert process.code == 0, process.words
         assert process.out["warned"] == "" or process is first
         assert "row 70 holds an entry that is NaN" in process.out["bad"]
-        assert "leave mesh out" in process.out["refused"]
+        assert "leave devices out" in process.out["refused"]
         assert process.out["weights"] == pytest.approx(weights, rel=1e-4)
         assert all(process.out[name] == digest for name, digest in whole.items())
 

@@ -27,7 +27,7 @@ from tests.support.asked import asked
 import nestax as nx
 from nestax.checkpoints import sharded
 from nestax.devices.hosts import ProcessLostError, gathered
-from nestax.devices.spread import spread_over
+from nestax.devices.mesh import sharded_over
 from nestax.loop import chunks
 from nestax.run.prepare import Budget, as_method, prepare
 from nestax.streams import feed
@@ -144,10 +144,10 @@ def gather(folder):
 
 def program_of(chain, estimator, shard):
     """Entries of the largest array that two devices gather, bytes that one takes, and of its carry."""
-    spread = spread_over(2, shard, (shard,))
+    sharded = sharded_over(2, shard, (shard,))
     method = as_method(chain, estimator, optax.sgd(0.1))
     budget = Budget(steps=100, batch_size=2)
-    run = prepare(chain, method, budget, jax.random.key(0), spread=spread)
+    run = prepare(chain, method, budget, jax.random.key(0), sharded=sharded)
     whole = run.compiled
     args = (
         jax.tree.leaves(whole.run),
@@ -196,14 +196,14 @@ def places(folder):
 
 def same_interval():
     """Over blocks on two devices it is the one without them, up to rounding."""
-    told = lambda **more: dataclasses.astuple(nx.evaluate(blocks_problem(), np.ones(3), **more))
+    told = lambda **more: dataclasses.astuple(nx.evaluate(blocks_problem(), np.ones(3), **asked(**more)))
     return bool(np.allclose(told(), told(mesh=2, shard="blocks"), rtol=1e-4))
 
 
 def pieces_of_ones():
     """The first weights, in pieces that the user has chosen."""
-    spread = spread_over(2, "model", ("model",))
-    cut = NamedSharding(spread.mesh, PartitionSpec("model"))
+    sharded = sharded_over(2, "model", ("model",))
+    cut = NamedSharding(sharded.mesh, PartitionSpec("model"))
     return {"a": jax.device_put(np.ones((4, 3)) / 9, cut), "b": jax.device_put(np.ones(4) / 9, cut)}
 
 

@@ -15,8 +15,10 @@ from tests.support.compiled import steps_memory
 from tests.support.drive import BATCH
 
 import nestax as nx
-from nestax.devices.spread import Spread, line_of
-from nestax.draws.blocks import mean_over_blocks, subset
+from nestax.chain.blocks import mean_over_blocks
+from nestax.devices.mesh import line_of, shard_source
+from nestax.devices.rows import Sharded
+from nestax.draws.blocks import subset
 from nestax.loop.plan import Meter
 from nestax.parts.estimator import draw_batches
 from nestax.run.prepare import Budget, prepare
@@ -110,8 +112,8 @@ def test_blocks_are_averaged_as_many_at_a_time_as_a_step_visits():
 
 
 def test_blocks_go_to_their_devices_and_their_lengths_to_all():
-    over = Spread(line_of(1, "blocks"), "blocks", "blocks")
-    there = nx.Blocks([np.arange(3.0), np.arange(2.0)], visit=1).spread_over(over, {})
+    over = Sharded(line_of(1, "blocks"), "blocks", "blocks")
+    there = shard_source(nx.Blocks([np.arange(3.0), np.arange(2.0)], visit=1), over, {})
     assert there.data.shape == (2, 3)
     assert there.data.sharding == over.split
     assert there.counts.sharding == over.everywhere

@@ -1,6 +1,6 @@
 """Files changed at random, for everything that reads files. As a program: many of them, counted.
 
-    python tests/fuzz/fuzzing.py [how many in all]
+    python -m tests.fuzz.fuzzing [how many in all]
 
 Whatever a file holds, reading it ends with sound numbers or with one sentence, in bounded time, and
 writes nothing outside of the folder that the file lies in.
@@ -416,6 +416,7 @@ class Watch:
 
     def __init__(self):
         self.folder, self.broken = None, []
+        self.programs = os.path.realpath(jax.config.jax_compilation_cache_dir or os.devnull)
         sys.addaudithook(self._see)  # stays for the life of the process
 
     @contextmanager
@@ -442,7 +443,8 @@ class Watch:
             paths = [x for x in args if isinstance(x, str | bytes | os.PathLike)]
         for path in paths:
             where = os.path.realpath(os.fsdecode(path))
-            if not where.startswith(self.folder) and where != os.devnull:
+            # Programs that JAX keeps, if somebody has told it a folder, are no part of what is read.
+            if not where.startswith((self.folder, self.programs)) and where != os.devnull:
                 self.broken.append((event, where))
 
 

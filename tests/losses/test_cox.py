@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from tests.support.compare import assert_same
+from tests.support.compiled import quick_jit
 from tests.support.losses import N, data
 
 import nestax as nx
@@ -36,10 +37,12 @@ def slope(h, ties, step=1e-6):
     return np.array([(mean(h + step * e) - mean(h - step * e)) / (2 * step) for e in np.eye(N)])
 
 
+cox = quick_jit(nx.losses.cox)
+with_slope = quick_jit(jax.value_and_grad(nx.losses.cox, has_aux=True))
+
+
 def value_and_grad(h, state, rows):
-    rows = jnp.asarray(rows)
-    loss = lambda h: nx.losses.cox(h, state, rows)
-    return jax.value_and_grad(loss, has_aux=True)(jnp.asarray(h)[rows])
+    return with_slope(h[rows], state, np.asarray(rows))
 
 
 @pytest.mark.parametrize("ties", TIES)
@@ -52,7 +55,7 @@ def test_all_rows_give_the_exact_loss(ties):
 @pytest.mark.parametrize("ties", TIES)
 @pytest.mark.parametrize("rows", [[3], [0, 7], [5, 1, 11, 2]])
 def test_any_batch_gives_the_exact_derivatives_once_all_rows_were_seen(rows, ties):
-    _, state = nx.losses.cox(data.h, sets(ties), ALL)
+    _, state = cox(data.h, sets(ties), ALL)
     (value, _), grad = value_and_grad(H, state, rows)
     assert_same(value, terms(H, ties)[rows].mean())
     assert_same(grad * len(rows) / N, slope(H, ties)[rows], 1e-9)
@@ -81,7 +84,7 @@ def test_times_may_be_unsigned(dtype, ties):
 
 @pytest.mark.parametrize("ties", TIES)
 def test_old_risks_stay_until_a_row_is_seen_again(ties):
-    _, state = nx.losses.cox(data.h, sets(ties), ALL)
+    _, state = cox(data.h, sets(ties), ALL)
     moved = H.copy()
     moved[[2, 9]] += [0.5, -1.0]
     (value, _), _ = value_and_grad(moved, state, [2, 9])

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from tests.support.compare import assert_same
+from tests.support.compiled import quick_jit
 from tests.support.filtering import SEQUENCES, assert_follows
 
 from nestax.parts.gains import (
@@ -392,9 +393,12 @@ def test_arrays_are_followed_each_by_itself():
     tracked = [jnp.full(shape, 0.1) for shape in sizes]
     count = jnp.asarray(3)
     length = jnp.asarray(0.2)
-    found, belief = follow(new, old, tracked, first_belief(old), count, length)
+    step = quick_jit(
+        lambda new, old, tracked: follow(new, old, tracked, first_belief(old), count, length)
+    )
+    found, belief = step(new, old, tracked)
     for k in range(len(sizes)):
-        alone, own = follow([new[k]], [old[k]], [tracked[k]], first_belief([old[k]]), count, length)
+        alone, own = step([new[k]], [old[k]], [tracked[k]])
         assert_same(found[k], alone[0])
         for name in ("error", "spread", "change", "joint", "drift", "gain"):
             assert_same(getattr(belief, name)[k], getattr(own, name)[0])

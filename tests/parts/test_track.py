@@ -14,6 +14,7 @@ import pytest
 from tests.support.blocked import blocked
 from tests.support.cases import noisy
 from tests.support.compare import assert_same, flat
+from tests.support.compiled import compiled_init, compiled_update, quick_jit
 from tests.support.drive import drive
 
 import nestax as nx
@@ -156,13 +157,15 @@ def test_gains_of_a_table_are_those_of_its_rows():
     n, draws = 5, 3
     table = nx.track_init(jnp.zeros(()), n=n, gain="auto")
     apart = [nx.track_init(jnp.zeros(()), gain="auto") for _ in range(n)]
+    track = quick_jit(
+        lambda g, state, rows, previous: nx.track(g, state, rows, gain="auto", previous=previous)
+    )
     for g, g_old, rows in zip(
         noise((2, draws), 0), noise((2, draws), 1), rows_of_steps(n, 2), strict=True
     ):
-        seen, table = nx.track(jnp.asarray(g), table, rows, gain="auto", previous=jnp.asarray(g_old))
+        seen, table = track(g, table, rows, g_old)
         for k, i in enumerate(rows):
-            now = jnp.asarray(g[k]), apart[i]
-            alone, apart[i] = nx.track(*now, gain="auto", previous=jnp.asarray(g_old[k]))
+            alone, apart[i] = track(g[k], apart[i], None, g_old[k])
             assert_same(seen[k], alone)
     assert_same(table.belief.error[:, 0], [one.belief.error[0] for one in apart])
     assert_same(table.count, [one.count for one in apart])
@@ -227,29 +230,29 @@ def test_sox():
     problem, sox = case.problem, nx.SOX(BETA, 1.0)
     g, f = problem.levels
     sizes = (3, 0)
-    draw = lambda t: nx.draw_batches(
-        problem, ("value",), jax.random.key(0), t, sizes, every_block=t == 0
-    )
+    key = jax.random.key(0)
+    draw = quick_jit(lambda t, all: nx.draw_batches(problem, ("value",), key, t, sizes, every_block=all))
     both = lambda batches: tuple({"value": b["value"], "grad": b["value"]} for b in batches)
-    batches = both(draw(0))
+    batches = both(draw(0, True))
     w = problem.w0
-    estimate, state = sox.init(problem, w, batches)
+    estimate, state = compiled_init(sox, problem, w, batches)
     memory = nx.track_init(jnp.zeros(3), n=5)
+
+    def loss(w, batches, memory):
+        visits = batches[0]["value"]
+        rows = jax.vmap(lambda visit: g.value(w, g.source.batch(visit)))(visits)
+        u, memory = nx.track(rows, memory, visited_in(batches), beta=BETA)
+        return jnp.mean(jax.vmap(lambda u: f.value(u, None))(u)), memory
+
+    by_hand = quick_jit(jax.value_and_grad(loss, has_aux=True))
     for t in range(1, 13):
-
-        def loss(w, batches=batches, memory=memory):
-            visits = batches[0]["value"]
-            rows = jax.vmap(lambda visit: g.value(w, g.source.batch(visit)))(visits)
-            u, memory = nx.track(rows, memory, visited_in(batches), beta=BETA)
-            return jnp.mean(jax.vmap(lambda u: f.value(u, None))(u)), memory
-
-        (value, memory), grad = jax.value_and_grad(loss, has_aux=True)(w)
+        (value, memory), grad = by_hand(w, batches, memory)
         assert_same(value, estimate.value)
         assert_same(grad, estimate.grad)
         assert_same(memory.value, state.value[0])
         w = w - 0.05 * grad
-        batches = both(draw(t))
-        estimate, state = sox.update(problem, w, batches, state)
+        batches = both(draw(jnp.asarray(t), False))
+        estimate, state = compiled_update(sox, problem, w, batches, state)
 
 
 # Transformations

@@ -1,9 +1,12 @@
 """Saved results, figures, frames."""
 
+import json
+
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from safetensors.numpy import save_file
 
 import nestax as nx
 from nestax.figures import plot_run
@@ -43,6 +46,22 @@ def test_what_is_no_result_gets_a_sentence(tmp_path):
     (tmp_path / "broken").write_bytes(b"\x10\x00\x00\x00\x00\x00\x00\x00nonsense")
     with pytest.raises(nx.ProblemError, match="is not a result that nestax wrote"):
         nx.load(tmp_path / "broken")
+    old = {"nestax": json.dumps({"status": "SUCCESS"})}
+    save_file({"w/0": np.zeros(2)}, tmp_path / "old", metadata=old)
+    with pytest.raises(nx.ProblemError, match="old was written by another version of nestax: use that"):
+        nx.load(tmp_path / "old")
+
+
+def test_a_damaged_result_is_not_believed(result, tmp_path):
+    path = tmp_path / "r.safetensors"
+    result.save(path)
+    blob = path.read_bytes()
+    for at in np.linspace(8, len(blob) - 1, 40).astype(int):
+        broken = bytearray(blob)
+        broken[at] ^= 1
+        path.write_bytes(broken)
+        with pytest.raises(nx.ProblemError, match=r"or it is damaged|another version"):
+            nx.load(path)
 
 
 def test_a_frame_has_a_column_per_level(result):

@@ -20,7 +20,27 @@ def tree(x):
     return {"a": jnp.asarray(x[:2]), "b": jnp.asarray(x[2:]).reshape(1, 3)}
 
 
+def free(w):
+    """A problem without constraint, whose steps from zero are the changes that a rule makes."""
+    total = lambda w, x: x * sum(jnp.sum(part) for part in jax.tree.leaves(w))
+    return nx.Problem([nx.Level(total, jnp.ones(2, w["a"].dtype))], w)
+
+
+def changes_of(rule, grads=GRADS):
+    zero = jax.tree.map(jnp.zeros_like, tree(grads[0]))
+    problem = free(zero)
+    rule = rule.ready(STEPS, problem.dtype)
+    state, path = rule.init(zero), []
+    for v in grads:
+        w, state = rule.update(problem, zero, tree(v), {}, state)
+        path.append(flat(w))
+    return np.stack(path)
+
+
 def updates_of(rule, grads=GRADS):
+    """Of nestax or of Optax."""
+    if isinstance(rule, nx.steps.AbstractStep):
+        return changes_of(rule, grads)
     state, path = rule.init(tree(grads[0])), []
     for v in grads:
         updates, state = rule.update(tree(v), state)
@@ -139,13 +159,46 @@ def test_adabound_keeps_the_factor_between_its_bounds_whatever_the_gradient():
     assert_same([factor.min(), factor.max()], [C_L, C_U], 1e-9)
 
 
-@pytest.mark.parametrize("make", [adagrad_mean, adam_type, amsgrad_type, adabound_type])
+@pytest.mark.parametrize(
+    "make",
+    [
+        adagrad_mean,
+        adam_type,
+        amsgrad_type,
+        adabound_type,
+        nx.steps.Adam,
+        nx.steps.AMSGrad,
+        nx.steps.AdaGrad,
+        nx.steps.RMSprop,
+    ],
+)
 def test_single_precision_stays_single_and_one_trace_serves_a_scan(make):
-    rule = make(lambda count: jnp.asarray(LR, "float64") / (1 + count))
     w = jax.tree.map(lambda x: x.astype(jnp.float32), tree(GRADS[0]))
-    last, updates = jax.lax.scan(lambda s, _: rule.update(w, s)[::-1], rule.init(w), length=3)
-    assert {x.dtype for x in jax.tree.leaves(updates)} == {jnp.dtype("float32")}
+    problem = free(w)
+    rule = make(lambda count: jnp.asarray(LR, "float64") / (1 + count)).ready(3, problem.dtype)
+    step = lambda carry, _: (rule.update(problem, carry[0], w, {}, carry[1]), None)
+    (w, last), _ = jax.lax.scan(step, (w, rule.init(w)), length=3)
+    assert {x.dtype for x in jax.tree.leaves(w)} == {jnp.dtype("float32")}
     assert int(last.count) == 3
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (nx.steps.Adam(LR, 0.8, 0.95, DELTA), optax.adam(LR, 0.8, 0.95, DELTA)),
+        (nx.steps.Adam(LR), optax.adam(LR)),
+        (nx.steps.AMSGrad(LR, 0.8, 0.95, DELTA), optax.amsgrad(LR, 0.8, 0.95, DELTA)),
+        (nx.steps.AMSGrad(LR), optax.amsgrad(LR)),
+        (nx.steps.AdaGrad(LR, 0.2, DELTA), optax.adagrad(LR, 0.2, DELTA)),
+        (nx.steps.AdaGrad(LR), optax.adagrad(LR)),
+        (nx.steps.RMSprop(LR, 0.3, DELTA), optax.rmsprop(LR, 0.7, DELTA)),
+        (nx.steps.RMSprop(LR), optax.rmsprop(LR)),
+    ],
+    ids=lambda rule: type(rule).__name__,
+)
+def test_on_free_weights_they_are_those_of_optax(ours, theirs):
+    grads = GRADS + 0.1  # Optax makes no step of a gradient that was always zero
+    assert_same(updates_of(ours, grads), updates_of(theirs, grads), 1e-6)
 
 
 def test_runs_inside_minimize():

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from tests.conftest import quick_flags
 
 WORKER = Path(__file__).parents[1] / "devices" / "worker.py"
-SOURCE = Path(__file__).parents[2] / "src"
+ROOT = Path(__file__).parents[2]
 
 
 class Ended(NamedTuple):
@@ -32,7 +32,7 @@ class Processes:
     def __init__(self, task, count=1, devices=1, folder=None, **env):
         self.texts = [tempfile.TemporaryFile("w+") for _ in range(count)]  # noqa: SIM115
         flags = f"{quick_flags()} --xla_force_host_platform_device_count={devices}"
-        paths = os.pathsep.join([str(SOURCE), os.environ.get("PYTHONPATH", "")])
+        paths = os.pathsep.join([str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")])
         env = os.environ | {"XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu", "PYTHONPATH": paths} | env
         arguments = [str(count), str(free_port()), *([str(folder)] if folder else [])]
         self.began = time.perf_counter()

@@ -3,8 +3,8 @@
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
+from tests.support.compiled import quick_jit
 
 import nestax as nx
 
@@ -81,9 +81,9 @@ def expected_of(name: str, dtype: str) -> list[Expected]:
     kind = KINDS[name]
     gain = kind.settings.get("gain")
     state = nx.track_init(jax.ShapeDtypeStruct(kind.shape, dtype), kind.made_with["n"], gain)
+    step = quick_jit(lambda g, state, i, old: nx.track(g, state, i, previous=old, **kind.settings))
     out = []
     for g, index, previous in steps_of(name, dtype):
-        g = jnp.asarray(g)
-        u, state = nx.track(g, state, index, previous=previous, **kind.settings)
+        u, state = step(g, state, index, previous)
         out.append(Expected(np.asarray(u), state))
     return out

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from nestax.chain.level import Level
 from nestax.chain.problem import Problem
 from nestax.errors import ProblemError, is_traced
 
@@ -34,10 +35,13 @@ def refuse_unless_convex_and_monotone(problem: Problem, name: str, instead: str)
     for number, level in enumerate(levels):
         value, jac = _at_points(level, inputs)
         affine = np.ptp(slopes, axis=0).max(axis=1) <= _slack(np.asarray(slopes))
-        refuse = lambda what, level=level: ProblemError(
-            f"{name} needs convex levels that do not decrease in what is not affine in w, and level "
-            f"{level.name!r} is not {what}: use {instead} instead."
-        )
+
+        def refuse(what: str, level: Level = level) -> ProblemError:
+            return ProblemError(
+                f"{name} needs convex levels that do not decrease in what is not affine in w, and level "
+                f"{level.name!r} is not {what}: use {instead} instead."
+            )
+
         if number > 0 and (jac[:, :, ~affine] < -_slack(jac)).any():
             raise refuse("non-decreasing")
         for k in range(POINTS):
@@ -52,9 +56,9 @@ def _points(problem: Problem) -> list[Any]:
     keys = jax.random.split(jax.random.key(0), POINTS)
     start = problem.start(keys[0])
     flat, unravel = ravel_pytree(start)
-    spread = max(0.5, float(jnp.abs(flat).max()))
+    reach = max(0.5, float(jnp.abs(flat).max()))
     noise = [jax.random.normal(key, flat.shape, flat.dtype) for key in keys]
-    return [problem.project(unravel(flat + spread * e)) for e in noise]
+    return [problem.project(unravel(flat + reach * e)) for e in noise]
 
 
 def _at_points(level: Any, inputs: list[Any]) -> tuple[np.ndarray, np.ndarray]:

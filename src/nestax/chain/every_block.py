@@ -6,10 +6,60 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import PyTree
+from jaxtyping import Array, PyTree
 
 from nestax.chain.level import Level
-from nestax.draws.blocks import EveryBlock
+from nestax.draws.blocks import NEVER_AGAIN, AbstractBlocks
+from nestax.draws.rows import Batch
+from nestax.draws.source import AbstractSource
+from nestax.errors import ProblemError
+
+
+class EveryBlock(AbstractSource):
+    """All blocks in every draw: one member of each, along a leading axis. A draw costs M samples."""
+
+    of: AbstractBlocks
+
+    def __init__(self, blocks: AbstractBlocks):
+        if blocks.blocks is None:
+            raise ProblemError(f"blocks cannot be seen side by side: {NEVER_AGAIN}")
+        if not blocks.even:
+            raise ProblemError(
+                "blocks of different lengths cannot be seen side by side: use nx.PerBlock(method)."
+            )
+        self.of = blocks
+
+    @property
+    def draws(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.of.draws
+
+    def draw(self, key: Array, step: Array, size: int) -> Batch:
+        visits = self.of.draw_in(jnp.arange(self.of.blocks), key, step, size)
+        side_by_side = jax.vmap(lambda visit: self.of.batch(visit).draws, (visits.axes,), 1)
+        rows = side_by_side(visits)
+        return Batch(rows, visits.index.T)
+
+    def seen(self, *draw: PyTree) -> PyTree:
+        return self.of.seen_of_all(*draw)
+
+    def population(self) -> Batch:
+        return self.of.every_row()
+
+    def example(self) -> PyTree:
+        M = self.of.blocks
+        return jax.tree.map(lambda s: jax.ShapeDtypeStruct((M, *s.shape), s.dtype), self.of.example())
+
+    @property
+    def size(self) -> int | None:
+        return self.of.size
+
+    @property
+    def most(self) -> int | None:
+        return self.of.most
+
+    @property
+    def cost(self) -> int:
+        return self.of.start_cost
 
 
 class AcrossBlocks(eqx.Module):

@@ -6,8 +6,10 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PyTree
 
+from nestax.chain.structure import Structure
 from nestax.trees import Shapes
 
 
@@ -121,3 +123,76 @@ def pull_through(pulls: Sequence[Callable[[PyTree], PyTree]], like: Array) -> Py
     for pull in reversed(pulls):
         adjoint = pull(adjoint)
     return adjoint
+
+
+def jacobian_of(fn: Any, x: PyTree, structure: Structure) -> tuple[PyTree, Jacobian]:
+    """Value and Jacobian of ``fn`` at ``x``, differentiating only what the structure asks for.
+
+    Reverse mode where the computed outputs are fewer than the inputs they depend on, forward mode
+    otherwise.
+    """
+    inputs = structure.inputs
+    outputs = structure.outputs
+    computed = [o for o, source in enumerate(structure.repeats) if source is None]
+    active = [i for i in range(len(inputs.leaves)) if any(structure.depends[o][i] for o in computed)]
+    leaves = jax.tree.leaves(x)
+
+    def of_active(*parts: Array) -> tuple[list[Array], PyTree]:
+        full = list(leaves)
+        for i, part in zip(active, parts, strict=True):
+            full[i] = part
+        value = fn(inputs.treedef.unflatten(full))
+        out = jax.tree.leaves(value)
+        return [out[o] for o in computed], value
+
+    args = [leaves[i] for i in active]
+    rows = sum(outputs.sizes[o] for o in computed)
+    columns = sum(inputs.sizes[i] for i in active)
+    if not active or not computed:
+        dense = [[None] * len(active) for _ in computed]
+        value = fn(x)
+    elif rows <= columns:
+        dense, value = _reverse(of_active, args)
+    else:
+        try:
+            dense, value = _forward(of_active, args)
+        except TypeError:  # a function with a reverse rule of its own has no forward one
+            dense, value = _reverse(of_active, args)
+
+    tiles: list[list[Any]] = [[None] * len(inputs.leaves) for _ in outputs.leaves]
+    for row, o in zip(dense, computed, strict=True):
+        for tile, i in zip(row, active, strict=True):
+            tiles[o][i] = tile if structure.depends[o][i] else None
+    identity = tuple(
+        tuple(source == i for i in range(len(inputs.leaves))) for source in structure.repeats
+    )
+    return value, Jacobian(tuple(map(tuple, tiles)), identity, inputs, outputs)
+
+
+def _reverse(fn: Any, args: list[Array]) -> tuple[list[list[Array]], PyTree]:
+    out, pullback, value = jax.vjp(fn, *args, has_aux=True)
+    if len(out) == 1 and out[0].ndim == 0:  # one row: no basis to map over
+        return [list(pullback([jnp.ones_like(out[0])]))], value
+    flat, unravel = ravel_pytree(out)
+    rows = jax.vmap(lambda e: pullback(unravel(e)))(jnp.eye(flat.size, dtype=flat.dtype))
+    tiles = []
+    top = 0
+    for y in out:
+        tiles.append([r[top : top + y.size].reshape(y.shape + r.shape[1:]) for r in rows])
+        top += y.size
+    return tiles, value
+
+
+def _forward(fn: Any, args: list[Array]) -> tuple[list[list[Array]], PyTree]:
+    flat, unravel = ravel_pytree(args)
+    out, push, value = jax.linearize(fn, *args, has_aux=True)
+    columns = jax.vmap(lambda e: push(*unravel(e)), out_axes=-1)(jnp.eye(flat.size, dtype=flat.dtype))
+    tiles = []
+    for y, c in zip(out, columns, strict=True):
+        row = []
+        left = 0
+        for a in args:
+            row.append(c[..., left : left + a.size].reshape(y.shape + a.shape))
+            left += a.size
+        tiles.append(row)
+    return tiles, value

@@ -6,13 +6,13 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, PyTree
 
-from nestax.chain.jacobian import Jacobian
+from nestax.chain.jacobian import Jacobian, jacobian_of
 from nestax.chain.structure import Structure, analyse, bytes_of, depends
-from nestax.draws.source import AbstractSource, Batch, Coupling, Sampler, as_source
+from nestax.chain.untraceable import ALWAYS_THE_SAME, THROWS_DICE, random_state, why_untraceable
+from nestax.draws.rows import Batch, Coupling
+from nestax.draws.source import AbstractSource, Sampler, as_source
 from nestax.errors import ProblemError, check_count
 
 AnyBatch = Batch | Coupling | None
@@ -23,48 +23,6 @@ Map = Callable[[PyTree], PyTree]
 PART_DRAWS = 4096
 PART_BYTES = {"cpu": 2**28}
 PART_BYTES_ELSEWHERE = 2**32
-
-CHANGES_STATE = (
-    "changes state while it is evaluated, as dropout does with its counter and batch norm with its "
-    "statistics, and a level is a function of its input and its draw alone: let the draw bring the "
-    "random key (an nx.Sampler that returns one), use statistics as they are (evaluation mode), or "
-    "another norm."
-)
-#: What JAX and Flax raise, by name, where a function does what cannot be traced, and what to do instead.
-UNTRACEABLE = {
-    "TracerBoolConversionError": (
-        "decides in Python (if, while, and, or, max) on a number that is known only when it runs: "
-        "use jnp.where(condition, this, that), or jax.lax.cond."
-    ),
-    "TracerArrayConversionError": (
-        "hands a number that is known only when it runs to NumPy: use jnp in place of np."
-    ),
-    "ConcretizationTypeError": (
-        "makes a Python number of one that is known only when it runs (float(x), int(x), x.item(), "
-        "range(n)): leave it an array, and use jnp and jax.lax."
-    ),
-    "TracerIntegerConversionError": (
-        "uses a number that is known only when it runs as an index or a length in Python: make an array "
-        "of what it looks into, or use jax.lax."
-    ),
-    # Flax, NNX and Linen, where a function changes a variable that was made outside of it
-    "TraceContextError": CHANGES_STATE,
-    "ModifyScopeVariableError": CHANGES_STATE,
-    # Flax, where dropout is given no key
-    "InvalidRngError": (
-        'asks for a random key, as dropout does: let the draw bring one, rngs={"dropout": key} with an '
-        "nx.Sampler that returns it, or switch dropout off (deterministic=True)."
-    ),
-}
-THROWS_DICE = (
-    "draws from np.random. That happens once, when the level is traced, and stays as it is "
-    "for the whole run: let the draw bring what is random, nx.Sampler(lambda key: "
-    "jax.random.normal(key, shape)), or rows of data."
-)
-ALWAYS_THE_SAME = (
-    "has an nx.Sampler whose draws do not depend on the key, so that all of them are the same: draw "
-    "with jax.random and not with np.random, nx.Sampler(lambda key: jax.random.normal(key, shape))."
-)
 
 
 class Level(eqx.Module):
@@ -148,14 +106,14 @@ class Level(eqx.Module):
 
     def bind(self, x: PyTree) -> "Level":
         """This level with the structure it has for inputs of the shapes ``x``."""
-        before = _random_state()
+        before = random_state()
         draw = () if self.source is None else (self.source.example(),)
         draws = 2 if self.batched and draw else 1
         draw = stacked(draw, draws) if self.batched else draw
         if isinstance(self.source, Sampler) and not depends(self.source.fn, jax.random.key(0)):
             raise ProblemError(f"level {self.name!r} {ALWAYS_THE_SAME}")
         structure = analyse(self._call, x, *draw, draws=draws)
-        if _random_state() != before:
+        if random_state() != before:
             raise ProblemError(f"level {self.name!r} {THROWS_DICE}")
         return self.replace(structure=structure)
 
@@ -190,34 +148,35 @@ class Level(eqx.Module):
 
     def value(self, x: PyTree, batch: AnyBatch) -> PyTree:
         """Mean of f(x; ξ) over the batch; f(x) itself for a deterministic level."""
-        return self._fold(lambda part, on: (on[0]._mean(on[1], part), None), batch, x)[0]
+        return self._average(lambda part: (self._mean(x, part), None), batch)[0]
 
     def value_and_jac(self, x: PyTree, batch: AnyBatch) -> tuple[PyTree, Jacobian]:
         """Means of f(x; ξ) and of its Jacobian over the same batch."""
-        return self._fold(
-            lambda part, on: jacobian_of(lambda x: on[0]._mean(x, part), on[1], self.shape), batch, x
+        return self._average(
+            lambda part: jacobian_of(lambda x: self._mean(x, part), x, self.shape), batch
         )
 
     def value_and_pull(self, x: PyTree, batch: AnyBatch) -> tuple[PyTree, Map]:
         """Mean of f(x; ξ), and the map p ↦ Jᵀp for the mean Jacobian J, without forming J."""
-        if self._fits(batch):
-            value, pullback = jax.vjp(lambda x: self._mean(x, batch), x)  # pyright: ignore[reportArgumentType]
+
+        def of_part(part: Batch | None) -> tuple[PyTree, Any]:
+            return jax.vjp(lambda x: self._mean(x, part), x)
+
+        if batch is None or batch.at_once(self._at_once(batch)):
+            value, pullback = of_part(batch)  # pyright: ignore[reportArgumentType]
             return value, lambda p: pullback(p)[0]
 
-        def of_part(part: Batch, on: Any) -> PyTree:
-            level, x, p = on
-            return jax.vjp(lambda x: level._mean(x, part), x)[1](p)[0]
+        def pull(p: PyTree) -> PyTree:
+            return batch.mean(lambda part: of_part(part)[1](p)[0], self._at_once(batch))
 
-        level = self if getattr(batch, "spread", None) is None else self.bare
-        return self.value(x, batch), lambda p: self._sum(of_part, batch, (level, x, p))
+        return self.value(x, batch), pull
 
     def value_and_maps(self, x: PyTree, batch: AnyBatch) -> tuple[PyTree, Map, Map]:
         """Mean of f(x; ξ), and t ↦ Jt and p ↦ Jᵀp for the mean Jacobian J, without forming J."""
         value, pull = self.value_and_pull(x, batch)
         # The transpose of the pullback, and not a forward derivative: functions with a reverse rule
         # of their own have no forward one, and nothing is evaluated a second time.
-        push = lambda t: jax.linear_transpose(pull, value)(t)[0]
-        return value, push, pull
+        return value, lambda t: jax.linear_transpose(pull, value)(t)[0], pull
 
     def value_and_pulls(self, x: PyTree, batch: AnyBatch, size: int | None) -> tuple[PyTree, Map]:
         """Mean of f(x; ξ), and one pullback per draw: p_1, …, p_size ↦ J_1ᵀp_1, …, J_sizeᵀp_size.
@@ -230,15 +189,17 @@ class Level(eqx.Module):
             value, pull = self.value_and_pull(x, None)
             return value, jax.vmap(pull)
         draws: Any = batch.draws  # pyright: ignore[reportAttributeAccessIssue]
-        single = lambda x, d: self._mean(x, Batch(jax.tree.map(lambda a: a[None], d)))
+
+        def single(x: PyTree, draw: PyTree) -> PyTree:
+            return self._mean(x, _batch_of_one(draw))
+
         copies = jax.tree.map(lambda a: jnp.broadcast_to(a, (size, *a.shape)), x)
         each, pullback = jax.vjp(lambda xs: jax.vmap(single)(xs, draws), copies)
         return jax.tree.map(lambda y: jnp.mean(y, 0), each), lambda ps: pullback(ps)[0]
 
     def value_and_jac_each(self, x: PyTree, batch: Batch) -> tuple[PyTree, Jacobian]:
         """f(x; ξ) and its Jacobian for every draw of the batch, along a leading axis."""
-        single = lambda d: self.value_and_jac(x, Batch(jax.tree.map(lambda a: a[None], d)))
-        return jax.vmap(single)(batch.draws)
+        return jax.vmap(lambda draw: self.value_and_jac(x, _batch_of_one(draw)))(batch.draws)
 
     def value_in_groups(self, x: PyTree, groups: Batch) -> PyTree:
         """Mean of f(x; ξ) over every group of a batch, along a leading axis where there is noise."""
@@ -268,8 +229,8 @@ class Level(eqx.Module):
 
         def pull(p: PyTree) -> PyTree:
             leaves = zip(self.shape.noisy, jax.tree.leaves(p), strict=True)
-            spread = [jnp.broadcast_to(x / count, (count, *x.shape)) if n else x for n, x in leaves]
-            return pullback(self.shape.outputs.treedef.unflatten(spread))[0]
+            shares = [jnp.broadcast_to(x / count, (count, *x.shape)) if n else x for n, x in leaves]
+            return pullback(self.shape.outputs.treedef.unflatten(shares))[0]
 
         return each, pull
 
@@ -279,8 +240,7 @@ class Level(eqx.Module):
         try:
             return self.fn(x, *told, *self.args)
         except Exception as error:
-            kinds = {kind.__name__ for kind in type(error).__mro__}
-            why = next((words for kind, words in UNTRACEABLE.items() if kind in kinds), None)
+            why = why_untraceable(error)
             if why is None:
                 raise
             raise ProblemError(f"level {self.name!r} {why}") from error
@@ -312,10 +272,11 @@ class Level(eqx.Module):
 
         def residuals(size: int) -> int:
             batch = Batch(stacked(draw, size))
-            of = lambda x, batch: jax.vjp(lambda x: self._mean(x, batch), x)
-            return sum(
-                map(bytes_of, jax.tree.leaves(jax.eval_shape(of, self.shape.inputs.structs(), batch)))
+            at = self.shape.inputs.structs()
+            shapes = jax.eval_shape(
+                lambda x, batch: jax.vjp(lambda x: self._mean(x, batch), x), at, batch
             )
+            return sum(map(bytes_of, jax.tree.leaves(shapes)))
 
         # What does not grow with the batch, as weights do not, drops out of the difference.
         return max(1, (residuals(4) - residuals(2)) // 2)
@@ -328,141 +289,27 @@ class Level(eqx.Module):
             most = min(most, PART_DRAWS, limit // max(self.shape.made, 1))
         return max(1, most)
 
-    def _fits(self, batch: AnyBatch) -> bool:
-        if batch is None:
-            return True
-        whole = isinstance(batch, Batch) and batch.spread is None
-        return whole and batch.size <= self._at_once(batch)
-
-    @property
-    def bare(self) -> "Level":
-        """This level without its rows: what devices need beside those that they hold."""
-        rows = lambda level: level.data
-        return eqx.tree_at(
-            rows, self, eqx.filter(self.data, lambda _: False), is_leaf=lambda x: x is None
-        )
-
-    def _fold(self, fn: Callable[[Any, Any], Any], batch: AnyBatch, x: PyTree) -> Any:
-        """Mean over the batch of ``fn(part, (level, x)) = (value, Jacobian or None)``."""
-        if batch is None or self._fits(batch):
-            return fn(batch, (self, x))
-        on = (self if getattr(batch, "spread", None) is None else self.bare, x)
-        value, jac = self._sum(fn, batch, on)
+    def _average(self, fn: Callable[[Any], tuple[PyTree, Any]], batch: AnyBatch) -> tuple[PyTree, Any]:
+        """Averages ``fn(part)``, the value and the Jacobian (or None) of a part, over a batch."""
+        if batch is None or batch.at_once(self._at_once(batch)):
+            return fn(batch)
+        value, jac = batch.mean(fn, self._at_once(batch))
         if all(self.shape.noisy):
             return value, jac
-        # A weighted sum would round the outputs without noise: take those from a single draw.
-        single, single_jac = batch.of_one(fn, on)
-        pick = lambda many, one: [
-            m if noisy else s for noisy, m, s in zip(self.shape.noisy, many, one, strict=True)
-        ]
-        leaves = pick(jax.tree.leaves(value), jax.tree.leaves(single))
-        value = self.shape.outputs.treedef.unflatten(leaves)
+        # A sum of shares would round the outputs without noise: take those from a single draw.
+        single, single_jac = fn(batch.one())
+        value = self.with_exact(value, single)
         if jac is not None:
-            jac = eqx.tree_at(lambda j: j.tiles, jac, tuple(pick(jac.tiles, single_jac.tiles)))
+            rows = zip(self.shape.noisy, jac.tiles, single_jac.tiles, strict=True)
+            tiles = tuple(mean if noisy else exact for noisy, mean, exact in rows)
+            jac = eqx.tree_at(lambda j: j.tiles, jac, tiles)
         return value, jac
 
-    def _sum(self, fn: Callable[[Any, Any], Any], batch: Any, on: PyTree) -> Any:
-        """Σ share·fn(part, on) over parts of bounded size, the shares adding up to one."""
-        if isinstance(batch, Batch) and batch.spread is not None:
-            return batch.sum_over_devices(lambda part, on: self._sum(fn, part, on), on)
-        n = batch.size
-        most = self._at_once(batch)
-        whole, rest = divmod(n, most)
 
-        def add(total: Any, start: Array | int, size: int) -> Any:
-            part = batch.part(start, size)
-            share = size / n if part.weights is None else jnp.sum(part.weights)
-            return jax.tree.map(lambda t, y: t + jnp.asarray(share, y.dtype) * y, total, fn(part, on))
-
-        shapes = jax.eval_shape(lambda: fn(batch.part(0, most), on))
-        zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-        total = jax.lax.fori_loop(0, whole, lambda k, t: add(t, k * most, most), zero)
-        return add(total, whole * most, rest) if rest else total
+def _batch_of_one(draw: PyTree) -> Batch:
+    return Batch(jax.tree.map(lambda a: a[None], draw))
 
 
 def stacked(draw: PyTree, size: int) -> PyTree:
     """The shapes of so many draws, from those of one."""
     return jax.tree.map(lambda s: jax.ShapeDtypeStruct((size, *s.shape), s.dtype), draw)
-
-
-def jacobian_of(fn: Any, x: PyTree, structure: Structure) -> tuple[PyTree, Jacobian]:
-    """Value and Jacobian of ``fn`` at ``x``, differentiating only what the structure asks for.
-
-    Reverse mode where the computed outputs are fewer than the inputs they depend on, forward mode
-    otherwise.
-    """
-    inputs = structure.inputs
-    outputs = structure.outputs
-    computed = [o for o, source in enumerate(structure.repeats) if source is None]
-    active = [i for i in range(len(inputs.leaves)) if any(structure.depends[o][i] for o in computed)]
-    leaves = jax.tree.leaves(x)
-
-    def of_active(*parts: Array) -> tuple[list[Array], PyTree]:
-        full = list(leaves)
-        for i, part in zip(active, parts, strict=True):
-            full[i] = part
-        value = fn(inputs.treedef.unflatten(full))
-        out = jax.tree.leaves(value)
-        return [out[o] for o in computed], value
-
-    args = [leaves[i] for i in active]
-    rows = sum(outputs.sizes[o] for o in computed)
-    columns = sum(inputs.sizes[i] for i in active)
-    if not active or not computed:
-        dense = [[None] * len(active) for _ in computed]
-        value = fn(x)
-    elif rows <= columns:
-        dense, value = _reverse(of_active, args)
-    else:
-        try:
-            dense, value = _forward(of_active, args)
-        except TypeError:  # a function with a reverse rule of its own has no forward one
-            dense, value = _reverse(of_active, args)
-
-    tiles: list[list[Any]] = [[None] * len(inputs.leaves) for _ in outputs.leaves]
-    for row, o in zip(dense, computed, strict=True):
-        for tile, i in zip(row, active, strict=True):
-            tiles[o][i] = tile if structure.depends[o][i] else None
-    identity = tuple(
-        tuple(source == i for i in range(len(inputs.leaves))) for source in structure.repeats
-    )
-    return value, Jacobian(tuple(map(tuple, tiles)), identity, inputs, outputs)
-
-
-def _reverse(fn: Any, args: list[Array]) -> tuple[list[list[Array]], PyTree]:
-    out, pullback, value = jax.vjp(fn, *args, has_aux=True)
-    if len(out) == 1 and out[0].ndim == 0:  # one row: no basis to map over
-        return [list(pullback([jnp.ones_like(out[0])]))], value
-    flat, unravel = ravel_pytree(out)
-    rows = jax.vmap(lambda e: pullback(unravel(e)))(jnp.eye(flat.size, dtype=flat.dtype))
-    tiles = []
-    top = 0
-    for y in out:
-        tiles.append([r[top : top + y.size].reshape(y.shape + r.shape[1:]) for r in rows])
-        top += y.size
-    return tiles, value
-
-
-def _forward(fn: Any, args: list[Array]) -> tuple[list[list[Array]], PyTree]:
-    flat, unravel = ravel_pytree(args)
-    out, push, value = jax.linearize(fn, *args, has_aux=True)
-    columns = jax.vmap(lambda e: push(*unravel(e)), out_axes=-1)(jnp.eye(flat.size, dtype=flat.dtype))
-    tiles = []
-    for y, c in zip(out, columns, strict=True):
-        row = []
-        left = 0
-        for a in args:
-            row.append(c[..., left : left + a.size].reshape(y.shape + a.shape))
-            left += a.size
-        tiles.append(row)
-    return tiles, value
-
-
-def _random_state() -> list[bytes]:
-    """Where the random numbers of NumPy stand that every program shares.
-
-    Those of Python's ``random`` say nothing: type checkers draw from them whenever a function is called.
-    As bytes, because the array of its words has no truth value when two states are compared.
-    """
-    state = np.random.get_state(legacy=False)  # noqa: NPY002 (what others draw from)
-    return [np.asarray(part).tobytes() for part in jax.tree.leaves(state)]

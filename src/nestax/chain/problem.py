@@ -12,14 +12,14 @@ import optax
 from jaxtyping import Array, PyTree
 
 import nestax.trees as trees
+from nestax.chain.blocks import mean_over_blocks, over_parts
 from nestax.chain.every_block import across_blocks
+from nestax.chain.fitting import check_blocks, draws_of, fit_together, line_of, named, refuse_batches
 from nestax.chain.jacobian import Jacobian, pull_through
 from nestax.chain.level import Level
 from nestax.chain.prox import Prox
-from nestax.chain.shared_blocks import by_parts
-from nestax.devices.spread import Spread
-from nestax.draws.blocks import AbstractBlocks, mean_over_blocks
-from nestax.errors import ProblemError, is_traced, users_part
+from nestax.draws.blocks import AbstractBlocks
+from nestax.errors import ProblemError
 from nestax.table import Table, as_html
 from nestax.trees import Shapes, shapes_of
 
@@ -35,7 +35,10 @@ class Problem(eqx.Module):
         w0: the starting weights, a tree of arrays of one floating-point dtype, or ``fn(key)``. What
             holds arrays is a tree, even if it can be called, as an Equinox module; it may hold functions
             besides.
-        project: Euclidean projection of w onto the feasible set; None means unconstrained.
+        project: Euclidean projection of w onto the feasible set; None means unconstrained. One with an
+            argument ``metric``, as all of ``nx.projections`` have it, is told the norm of steps that
+            scale every entry by itself, as Adam's do; with any other such steps are made of equal
+            length in all entries, unless it treats every entry by itself.
         linear_oracle: ``v ↦ argmin <v, x>`` over the feasible set, for Frank-Wolfe steps; alone or
             beside ``project``. See ``nx.linear_oracles``.
         prox: a convex term r(w) that need not be smooth, as an ``nx.Prox``; added to F, and handled
@@ -70,12 +73,12 @@ class Problem(eqx.Module):
         optimum: float | Array | None = None,
         metrics: Mapping[str, Callable[[PyTree], Array]] | None = None,
     ):
-        levels = _named(levels)
-        _check_blocks(levels)
+        levels = named(levels)
+        check_blocks(levels)
         self.w0 = w0 if is_drawn(w0) else _as_weights(w0)
         shape = shapes_of(jax.eval_shape(lambda: self.start(jax.random.key(0))))
         dtype = _float_dtype(shape)
-        self.levels = _fit_together([trees.cast(level, dtype) for level in levels], shape)
+        self.levels = fit_together([trees.cast(level, dtype) for level in levels], shape)
         functions = {
             "project": project,
             "linear_oracle": linear_oracle,
@@ -143,31 +146,13 @@ class Problem(eqx.Module):
         sources = [level.source for level in self.levels if level.source is not None]
         return all(isinstance(source, AbstractBlocks) and source.simulates for source in sources)
 
-    @property
-    def spread(self) -> Spread | None:
-        """The devices that share the rows or the blocks of a level, the first that has any."""
-        sources = [level.source for level in self.levels if level.source is not None]
-        return next((source.spread for source in sources if source.spread is not None), None)
-
-    def spread_over(self, spread: Spread) -> "Problem":
-        """A copy whose populations, or blocks, are shared by some devices."""
-        placed: dict[int, Any] = {}
-        return self._with_sources(lambda source: source.spread_over(spread, placed))
-
-    def alone(self) -> "Problem":
-        """The problem as it is on one device; for comparing, not for computing."""
-        if all(level.data is None or level.data.spread is None for level in self.levels):
-            return self
-        return self._with_sources(lambda source: source.alone())
-
     def block(self, number: Array | int) -> "Problem":
         """The chain of one block alone, which has neither the closed form nor the optimum of all.
 
         Where there is no end of them, a key stands for the number.
         """
-        one = self._with_sources(lambda source: source.block(number))
-        known = lambda problem: (problem.exact, problem.optimum)
-        return eqx.tree_at(known, one, (None, None), is_leaf=lambda x: x is None)
+        one = self.with_sources(lambda source: source.block(number))
+        return _of_others(one)
 
     def every_block(self) -> "Problem":
         """The same F as one chain, whose values hold one entry per block and whose draws visit all of
@@ -176,14 +161,18 @@ class Problem(eqx.Module):
             return self
         return self.replace(levels=across_blocks(self.levels))
 
-    def _with_sources(self, change: Callable[[Any], Any]) -> "Problem":
-        swap = lambda level: level if level.data is None else level.replace(data=change(level.data))
+    def with_sources(self, change: Callable[[Any], Any]) -> "Problem":
+        """A copy in which every level draws from what ``change`` makes of its source."""
+
+        def swap(level: Level) -> Level:
+            return level if level.data is None else level.replace(data=change(level.data))
+
         return eqx.tree_at(lambda p: p.levels, self, tuple(map(swap, self.levels)))
 
     def describe(self) -> str:
         """The chain of shapes, one line a level, and what else belongs to the problem."""
-        lines = [_line("w", None, self.shape)]
-        lines += [_line(level.name, level, level.shape.outputs) for level in self.levels]
+        lines = [line_of("w", None, self.shape)]
+        lines += [line_of(level.name, level, level.shape.outputs) for level in self.levels]
         return "\n".join([*lines, *(f"  {words}" for words in self._extras())])
 
     def _extras(self) -> list[str]:
@@ -202,19 +191,20 @@ class Problem(eqx.Module):
 
     def _repr_html_(self) -> str:
         """For notebooks."""
-        rows = [["w", _draws(None), self.shape.in_short()]]
-        rows += [[level.name, _draws(level), level.shape.outputs.in_short()] for level in self.levels]
+        rows = [["w", draws_of(None), self.shape.in_short()]]
+        rows += [[level.name, draws_of(level), level.shape.outputs.in_short()] for level in self.levels]
         return as_html(Table(["level", "draws", "returns"], rows), *self._extras())
 
     def start(self, key: Array) -> PyTree:
         return _as_weights(self.w0(key)) if is_drawn(self.w0) else self.w0
 
-    def project(self, w: PyTree) -> PyTree:
-        return w if self.feasible is None else self.feasible(w)
+    def project(self, w: PyTree, **metric: PyTree) -> PyTree:
+        """The nearest point of the feasible set; in the norm ``metric=`` of a step, if that is given."""
+        return w if self.feasible is None else self.feasible(w, **metric)
 
-    def proximal(self, w: PyTree, scale: Any) -> PyTree:
+    def proximal(self, w: PyTree, scale: Any, **metric: PyTree) -> PyTree:
         """argmin over the feasible set of scale·r(x) + ‖x − w‖²/2: the projection where r = 0."""
-        return self.project(w) if self.prox is None else self.prox.fn(w, scale)
+        return self.project(w, **metric) if self.prox is None else self.prox.fn(w, scale, **metric)
 
     # Copies with other numbers or other data
 
@@ -224,17 +214,18 @@ class Problem(eqx.Module):
         Closed form and optimum belong to the old ones: the copy has neither, and its exact values come
         from passes over the population.
         """
-        cast = lambda values: trees.cast(tuple(map(jnp.asarray, values)), self.dtype)
-        changed = self._with_levels(args, lambda level, new: level.replace(args=cast(new)))
-        known = lambda problem: (problem.exact, problem.optimum)
-        return eqx.tree_at(known, changed, (None, None), is_leaf=lambda x: x is None)
+
+        def change(level: Level, values: tuple[Any, ...]) -> Level:
+            return level.replace(args=trees.cast(tuple(map(jnp.asarray, values)), self.dtype))
+
+        return _of_others(self._with_levels(args, change))
 
     def with_data(self, **data: Any) -> "Problem":
         """A copy in which the named levels draw from other data, for example held-out rows."""
 
         def swap(level: Level, new: Any) -> Level:
             changed = trees.cast(level.replace(data=new), self.dtype)
-            _refuse_batches(level, changed)
+            refuse_batches(level, changed)
             return changed
 
         # Closed form and optimum belong to the old data.
@@ -299,15 +290,14 @@ class Problem(eqx.Module):
     def mean_over_blocks(self, fn: Callable[..., PyTree], *tables: PyTree) -> PyTree:
         """Mean of ``fn(block, *rows)`` over the blocks, with the rows that tables have for each."""
 
-        def of_all(problem: "Problem", *tables: PyTree) -> PyTree:
-            assert problem.blocks is not None
-            row = lambda number: jax.tree.map(lambda x: x[number], tables)
-            one = lambda number: fn(problem.block(number), *row(number))
-            return mean_over_blocks(problem.blocks, one)
+        def of_part(part: "Problem", *tables: PyTree) -> tuple[PyTree, PyTree]:
+            def one(number: Array) -> PyTree:
+                return fn(part.block(number), *jax.tree.map(lambda x: x[number], tables))
 
-        if self.spread is None:
-            return of_all(self, *tables)
-        return by_parts(self, lambda part, *tables: (of_all(part, *tables), ()), *tables)[0]
+            assert part.blocks is not None
+            return mean_over_blocks(part.blocks, one), ()
+
+        return over_parts(self, of_part, *tables)[0]
 
     def add_penalty(self, w: PyTree, value: Array, grad: PyTree) -> tuple[Array, PyTree]:
         if self.penalty is None:
@@ -368,22 +358,13 @@ class Problem(eqx.Module):
         return None if level.source is None else level.source.population()
 
 
-def _named(levels: Sequence[Level]) -> list[Level]:
-    if isinstance(levels, Level) or not levels or not all(isinstance(v, Level) for v in levels):
-        raise ProblemError("levels must be a list of at least one nx.Level, innermost first.")
-    named = [
-        level if level.name else level.replace(name=f"level {k}")
-        for k, level in enumerate(levels, start=1)
-    ]
-    names = [level.name for level in named]
-    if len(set(names)) < len(names):
-        raise ProblemError(f"level names must differ; got {', '.join(names)}.")
-    if all(level.deterministic for level in named):
-        raise ProblemError(
-            "no level has data, so there is nothing to sample: give at least one level data=..., "
-            "or minimise the function with Optax alone."
-        )
-    return named
+def _of_others(problem: Problem) -> Problem:
+    """A problem whose closed form and optimum are those of another, without them."""
+
+    def known(problem: Problem) -> Any:
+        return problem.exact, problem.optimum
+
+    return eqx.tree_at(known, problem, (None, None), is_leaf=lambda x: x is None)
 
 
 def _check_weights(name: str, fn: Callable[[PyTree], PyTree] | None, shape: Shapes) -> None:
@@ -438,121 +419,3 @@ def _float_dtype(shape: Shapes) -> Any:
             f"{', '.join(sorted(dtypes)) or 'no array'}. Write 1.0 for 1, or convert with .astype.{more}"
         )
     return next(iter(dtypes))
-
-
-def _check_blocks(levels: list[Level]) -> None:
-    """One block axis for the whole chain."""
-    drawing = [level for level in levels if level.data is not None]
-    kinds = [
-        (s.blocks, s.visit) if isinstance(s := level.data, AbstractBlocks) else None for level in drawing
-    ]
-    if len(set(kinds)) > 1:
-        told = lambda kind: "none" if kind is None else f"{kind[0] or 'endless'}, visiting {kind[1]}"
-        words = [f"{level.name!r} {told(kind)}" for level, kind in zip(drawing, kinds, strict=True)]
-        raise ProblemError(
-            "levels with blocks need the same number of blocks and of visits at every level that draws; "
-            f"got {', '.join(words)}."
-        )
-    endless = [level for level, kind in zip(drawing, kinds, strict=True) if kind and kind[0] is None]
-    for level in endless[1:]:
-        if _draw_apart(endless[0].data, level.data):
-            raise ProblemError(
-                f"levels {endless[0].name!r} and {level.name!r} are about different outer draws: give "
-                "both the same nx.Sampler as outer."
-            )
-
-
-def _draw_apart(one: Any, other: Any) -> bool:
-    """Whether outer draws of two levels look alike and differ; some may hold a part of the others."""
-    draws = [source.given(jax.random.key(0)) for source in (one, other)]
-    leaves = list(map(jnp.asarray, jax.tree.leaves(draws)))
-    if any(map(is_traced, leaves)) or shapes_of(draws[0]) != shapes_of(draws[1]):
-        return False
-    keys = lambda x: jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
-    words = [np.asarray(jax.random.key_data(x) if keys(x) else x) for x in leaves]
-    half = len(words) // 2
-    return any(x.tobytes() != y.tobytes() for x, y in zip(words[:half], words[half:], strict=True))
-
-
-def _fit_together(levels: list[Level], shape: Shapes) -> tuple[Level, ...]:
-    """Binds every level to the output of the one before; refuses a chain that does not fit."""
-    lines = [_line("w", None, shape)]
-    bound = []
-    x = shape
-    dtype = shape.leaves[0][1]
-
-    def refuse(level: Level, why: str) -> ProblemError:
-        chain = "\n".join([*lines, f"  {level.name:<12} <- does not fit"])
-        return ProblemError(f"level {level.name!r} {why}\nThe chain so far:\n{chain}")
-
-    for level in levels:
-        try:
-            level = level.bind(x.structs())
-        except ProblemError:
-            raise
-        except Exception as error:
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
-            if x is shape and type(x.structs()) in (tuple, list) and x.size == len(x.leaves):
-                reason = f"w is a {type(x.structs()).__name__} of numbers, and jnp.asarray(w0) a vector."
-            reason = reason if reason.endswith(".") else f"{reason}."
-            why = f"cannot take the value before it, called as {_call_of(level, x)}: {reason}"
-            raise refuse(level, why) from users_part(error)
-        x = level.shape.outputs
-        wrong = sorted({d for _, d in x.leaves} - {dtype})
-        if not x.leaves:
-            raise refuse(level, f"returns nothing: it must return {dtype}, as w is.")
-        if wrong:
-            raise refuse(
-                level,
-                f"returns {', '.join(wrong)} where w is {dtype}: every level must return {dtype}.",
-            )
-        lines.append(_line(level.name, level, x))
-        bound.append(level)
-    if x.treedef != jax.tree.structure(0) or x.leaves[0][0] != ():
-        raise ProblemError(
-            f"the last level, {bound[-1].name!r}, must return one scalar; it returns {x}.\n"
-            "The chain:\n" + "\n".join(lines)
-        )
-    return tuple(bound)
-
-
-def _call_of(level: Level, x: Shapes) -> str:
-    """How a level is called, and with arrays of which shapes."""
-    if level.deterministic:
-        return f"fn(x, *args) with x {x.in_short()}"
-    call = f"fn(x, draw, *args) with x {x.in_short()}"
-    rows = level.source
-    if rows is None or rows.size is None or level.batched or isinstance(level.data, AbstractBlocks):
-        return call
-    return f"{call} and draw {shapes_of(rows.example()).in_short()}"
-
-
-def _refuse_batches(old: Level, new: Level) -> None:
-    """Refuses what is fed if its rows have an axis more than those that the level had before."""
-    sources = [level.source for level in (old, new) if level.source is not None]
-    if len(sources) < 2 or not sources[1].fed:
-        return
-    ndims = [[x.ndim for x in jax.tree.leaves(source.example())] for source in sources]
-    if [n + 1 for n in ndims[0]] == ndims[1]:
-        raise ProblemError(
-            f"the rows given to level {new.name!r} have one axis more than its rows before: if every "
-            "item of the iterator is a batch of rows, say nx.Stream(..., batches=True)."
-        )
-
-
-def _line(name: str, level: Level | None, shape: Shapes) -> str:
-    return f"  {name:<12} {_draws(level):<14} {shape.in_short()}"
-
-
-def _draws(level: Level | None) -> str:
-    """What a level draws from, in a word or two; of None, which stands for w."""
-    if level is None:
-        return "weights"
-    if isinstance(blocks := level.data, AbstractBlocks):
-        count = "endless" if blocks.blocks is None else f"{blocks.blocks:,}"
-        return f"{count} blocks" if blocks.draws else "deterministic"
-    if level.source is None:
-        return "deterministic"
-    if level.source.size is None:
-        return type(level.source).__name__.lower()
-    return f"{level.source.size:,} rows"

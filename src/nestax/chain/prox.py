@@ -16,11 +16,13 @@ class Prox(eqx.Module):
 
     Args:
         value: ``value(w)``, r itself.
-        fn: ``fn(w, scale)``, the x that minimises scale·r(x) + ‖x − w‖²/2.
+        fn: ``fn(w, scale)``, the x that minimises scale·r(x) + ‖x − w‖²/2. If it has an argument
+            ``metric``, steps that scale every entry by itself give it a tree D like w, and it minimises
+            scale·r(x) + Σ_i D_i (x_i − w_i)²/2.
     """
 
     value: Callable[[PyTree], Array]
-    fn: Callable[[PyTree, Any], PyTree]
+    fn: Callable[..., PyTree]
 
     @staticmethod
     def l1(strength: float) -> "Prox":
@@ -39,6 +41,9 @@ class SumOfSizes(eqx.Module):
 class Shrink(eqx.Module):
     strength: Array
 
-    def __call__(self, w: PyTree, scale: Any) -> PyTree:
+    def __call__(self, w: PyTree, scale: Any, metric: PyTree = None) -> PyTree:
         by = scale * self.strength
-        return jax.tree.map(lambda x: jnp.sign(x) * jnp.maximum(jnp.abs(x) - by, 0), w)
+        shrunk = lambda x, by: jnp.sign(x) * jnp.maximum(jnp.abs(x) - by, 0)
+        if metric is None:
+            return jax.tree.map(lambda x: shrunk(x, by), w)
+        return jax.tree.map(lambda x, d: shrunk(x, by / d).astype(x.dtype), w, metric)

@@ -47,7 +47,10 @@ class Structure(NamedTuple):
     def jacobian_entries(self) -> int:
         """Entries of the Jacobian's tiles that are computed, at least one."""
         tiles = zip(self.outputs.sizes, self.repeats, self.depends, strict=True)
-        columns = lambda row: sum(n for n, seen in zip(self.inputs.sizes, row, strict=True) if seen)
+
+        def columns(row: tuple[bool, ...]) -> int:
+            return sum(n for n, seen in zip(self.inputs.sizes, row, strict=True) if seen)
+
         return max(1, sum(size * columns(row) for size, source, row in tiles if source is None))
 
 

@@ -18,8 +18,9 @@ import numpy as np
 from nestax.errors import SettingError
 from nestax.trees import as_host, from_host
 
-#: The version of what a file holds; no other is read.
-FORMAT = "6"
+#: The version of how a file is laid out; no other is read.
+FORMAT = "1"
+OTHER_VERSION = "{} was written by another version of nestax: use that version."
 #: What a file is called until it is whole.
 UNFINISHED = ".unfinished"
 #: What reading a header can lead to that somebody has made up.
@@ -37,7 +38,7 @@ class OtherFormatError(DamagedError):
 
 
 class Files:
-    """Everything that is done to files, in one place, so that tests can make each of them fail."""
+    """Does everything that is done to files, so that tests can make each of it fail."""
 
     def read(self, path: Path) -> bytes:
         return path.read_bytes()
@@ -103,9 +104,13 @@ class Contents(NamedTuple):
 
 
 def save(path: Path, groups: Groups, facts: Mapping[str, Any], files: Files | None = None) -> None:
-    """Writes a whole file or none: an atomic rename ends it, and an OSError leaves what was there."""
-    files = files or Files()
-    rest = memoryview(pack(groups, facts))
+    """Writes arrays and facts into a file, whole or not at all."""
+    write(path, pack(groups, facts), files or Files())
+
+
+def write(path: Path, blob: bytes, files: Files) -> None:
+    """Writes bytes beside a name and renames them, so that an error leaves what was there."""
+    rest = memoryview(blob)
     working = path.with_name(path.name + UNFINISHED)
     try:
         with files.open(working, "wb") as file:
@@ -150,16 +155,16 @@ def unpack(blob: bytes) -> Contents:
         text = header["nestax"]
         if header.get("format") != FORMAT:
             raise OtherFormatError("another version of nestax wrote it")
-        found = load(blob)
-        stated = json.loads(text)
-        tensors = {name: found.pop(name) for name in stated["arrays"]}
-        if found or header["sha256"] != checksum(text, tensors):
+        about = json.loads(text)
+        named = load(blob)
+        tensors = {name: named.pop(name) for name in about["arrays"]}
+        if named or header["sha256"] != checksum(text, tensors):
             raise DamagedError("its checksum is wrong")
         groups: dict[str, dict[str, Any]] = {}
-        for path, kind in stated["arrays"].items():
+        for path, kind in about["arrays"].items():
             group, _, name = path.partition("/")
             groups.setdefault(group, {})[name] = from_host(tensors[path], kind)
-        return Contents(groups, dict(stated["facts"]))
+        return Contents(groups, dict(about["facts"]))
     except (SafetensorError, *MADE_UP):
         raise DamagedError("it is cut short or damaged") from None
 

@@ -16,9 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from nestax.chain.structure import origins_of
+from nestax.devices.asked import sharded_in
 from nestax.devices.hosts import gathered
-from nestax.devices.spread import LANE_PARTS, PARTS
+from nestax.devices.rows import LANE_PARTS, Sharded
 from nestax.draws.blocks import AbstractBlocks
+from nestax.draws.rows import HERE, held_by
 from nestax.loop.chunks import Compiled
 from nestax.loop.core import run_of
 from nestax.loop.step import Lane
@@ -42,7 +44,7 @@ class Fingerprint(NamedTuple):
 
 
 def fingerprint(compiled: Compiled, steps: int, facts: dict[str, Any]) -> Fingerprint:
-    """The parts of a run.
+    """Takes a run apart into named parts.
 
     Args:
         steps: the number of steps, which counts where the horizon enters the program.
@@ -53,8 +55,8 @@ def fingerprint(compiled: Compiled, steps: int, facts: dict[str, Any]) -> Finger
     problem = lane.problem
     shared = _shared(compiled)
     problem = with_room(problem, compiled.feed.courses)  # how many rows are at hand says nothing
-    if compiled.spread is not None:  # nor does it how many devices share them
-        problem = problem.alone()
+    if sharded_in(problem) is not None:  # nor does it how many devices share them
+        problem = held_by(problem, HERE)
     run = compiled.run
     if problem is not lane.problem:
         run = run_of(dataclasses.replace(lane, problem=problem), run.settings, run.key)
@@ -79,8 +81,9 @@ def fingerprint(compiled: Compiled, steps: int, facts: dict[str, Any]) -> Finger
         if most is not None:
             parts[f"micro_batch of level {level.name!r}"] = most
     parts["columns"] = list(plan.columns)
-    is_stream = lambda x: isinstance(x, Stream)
-    lasting = jax.tree.map(lambda x: None if is_stream(x) else x, run, is_leaf=is_stream)
+    lasting = jax.tree.map(
+        lambda x: None if isinstance(x, Stream) else x, run, is_leaf=lambda x: isinstance(x, Stream)
+    )
     parts |= _arrays(lasting, lane)
     parts["program"] = hashlib.sha256(text.encode()).hexdigest()
     return Fingerprint(parts, text)
@@ -89,19 +92,21 @@ def fingerprint(compiled: Compiled, steps: int, facts: dict[str, Any]) -> Finger
 def _shared(compiled: Compiled) -> dict[str, Any]:
     """Into how many parts devices have cut what they share, which is what the last digits depend on."""
     parts = {}
-    if compiled.in_lanes and compiled.spread is not None:
-        parts["parts of the settings"] = compiled.spread.parts(compiled.lanes[0], LANE_PARTS)
+    if compiled.in_lanes and compiled.sharded is not None:
+        parts["parts of the settings"] = compiled.sharded.parts(compiled.lanes[0], LANE_PARTS)
     for level in compiled.lane.problem.levels:
         source = level.source
-        if isinstance(source, AbstractBlocks) and source.spread is not None:
-            parts["parts of the blocks"] = source.spread.parts(source.blocks or 0, PARTS)
-        elif source is not None and source.spread is not None and source.size:
-            parts[f"parts of the rows of level {level.name!r}"] = source.spread.parts(source.size, PARTS)
+        if source is None or not isinstance(source.holder, Sharded):
+            continue
+        if isinstance(source, AbstractBlocks):
+            parts["parts of the blocks"] = source.holder.parts(source.blocks or 0)
+        elif source.size:
+            parts[f"parts of the rows of level {level.name!r}"] = source.holder.parts(source.size)
     return parts
 
 
 def _program(structure: Any, shapes: Shapes) -> tuple[str, bool]:
-    """The text of a program, and whether the horizon enters it; equal runs share it."""
+    """Returns the text of a program, and whether the horizon enters it; equal runs share it."""
 
     def program(horizon: Any, leaves: Any, step: Any) -> Any:
         run = structure.unflatten(leaves)
@@ -115,7 +120,7 @@ def _program(structure: Any, shapes: Shapes) -> tuple[str, bool]:
 
 
 def _arrays(run: Any, lane: Lane) -> dict[str, str]:
-    """Every array once, under the first of its names."""
+    """Describes every array once, under the first of its names."""
     out = {}
     seen = set()
     closed_over = 0
@@ -139,7 +144,7 @@ INSIDE = {
 
 
 def _plainly(path: str, lane: Lane) -> str:
-    """The name of an array as a user would say it: what it is of a level, of the method, or inside."""
+    """Names an array as a user would: what it is of a level, of the method, or inside."""
     path = path.removeprefix(".arrays")
     for i, level in enumerate(lane.problem.levels):
         before, here, part = path.rpartition(f".problem.levels[{i}].")
@@ -147,14 +152,14 @@ def _plainly(path: str, lane: Lane) -> str:
             return f"{part.removeprefix('source.')} of level {level.name!r}{before}"
     path = path.removeprefix(".method").removeprefix(".")
     for pattern, words in INSIDE.items():
-        found = pattern.match(path)
-        if found:
-            return words.format(int(found[found.re.groups]) + 1, **found.groupdict())
+        match = pattern.match(path)
+        if match:
+            return words.format(int(match[match.re.groups]) + 1, **match.groupdict())
     return path
 
 
 def described(x: Any) -> str:
-    """An array in a few words that no other array has."""
+    """Describes an array in a few words that no other array has."""
     host, kind = as_host(gathered(x))
     if host.size <= SHOWN_ENTRIES:
         return f"{kind or host.dtype} {host.tolist()}"
@@ -163,26 +168,26 @@ def described(x: Any) -> str:
 
 
 def differences(then: dict[str, Any], now: Fingerprint) -> list[str]:
-    """What is not the same, a few words each, the program aside."""
+    """Lists what is not the same, a few words each, the program aside."""
     missing = object()
-    told = []
+    out = []
     for name in [*then, *(name for name in now.parts if name not in then)]:
         was = then.get(name, missing)
         new = now.parts.get(name, missing)
         if was == new or name == "program":
             continue
-        words = lambda x: "not there" if x is missing else shortly(x)
-        told.append(f"{shortly(name)} was {words(was)} and is {words(new)}")
-    return [*told[:TOLD], f"and {len(told) - TOLD} more"] if len(told) > TOLD else told
+        before, after = ("not there" if x is missing else shortly(x) for x in (was, new))
+        out.append(f"{shortly(name)} was {before} and is {after}")
+    return [*out[:TOLD], f"and {len(out) - TOLD} more"] if len(out) > TOLD else out
 
 
 def shortly(x: Any) -> str:
-    """Anything that a file may hold as a few words on one line."""
+    """Writes anything that a file may hold in a few words on one line."""
     return " ".join(str(x).split())[:TOLD_CHARACTERS]
 
 
 def program_difference(then: str | None, now: str) -> str:
-    """The program is compiled text: its first line that differs often holds the number that changed.
+    """Shows the first line of a program that differs, which often holds the number that changed.
 
     Args:
         then: the text of then, if it is known.
@@ -191,5 +196,5 @@ def program_difference(then: str | None, now: str) -> str:
         return ""
     pairs = zip(then.splitlines(), now.splitlines(), strict=False)
     was, new = next(((a, b) for a, b in pairs if a != b), ("its end", "its end"))
-    cut = lambda line: line.strip()[:TOLD_CHARACTERS]
-    return f": in the compiled program {cut(was)!r} was and {cut(new)!r} is"
+    was, new = (line.strip()[:TOLD_CHARACTERS] for line in (was, new))
+    return f": in the compiled program {was!r} was and {new!r} is"

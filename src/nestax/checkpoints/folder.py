@@ -11,7 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from nestax.checkpoints import sharded
-from nestax.checkpoints.files import Contents, DamagedError, Files, Groups, OtherFormatError, load, save
+from nestax.checkpoints.files import (
+    OTHER_VERSION,
+    Contents,
+    DamagedError,
+    Files,
+    Groups,
+    OtherFormatError,
+    load,
+    save,
+)
 from nestax.errors import SettingError, warn
 
 NAME = re.compile(r"checkpoint-([0-9]{8})\.safetensors")
@@ -21,7 +30,7 @@ KEPT = 2
 
 
 class Folder:
-    """Where a run is kept.
+    """Keeps the last two checkpoints of a run, and notes beside them.
 
     number: of the last checkpoint; it moves on when the next one is whole.
     lock: what ``Files.lock`` has returned, while it is held.
@@ -48,19 +57,17 @@ class Folder:
         errors: dict[str, Exception] = {}
         for path in paths:
             try:
-                found = load(path, self.files)
-                sharded.verify(self.path / (path.stem + sharded.ENDING), found.facts.get("pieces"))
+                contents = load(path, self.files)
+                sharded.verify(self.path / (path.stem + sharded.ENDING), contents.facts.get("pieces"))
             except (DamagedError, OSError) as error:
                 errors[path.name] = error
                 continue
             if errors:
                 warn(f"{self.path}: {_joined(errors)}. Going on from {path.name}.")
             self.number = int(path.stem.rpartition("-")[2])
-            return found
+            return contents
         if any(isinstance(error, OtherFormatError) for error in errors.values()):
-            raise SettingError(
-                f"{self.path} was written by another version of nestax: use that version."
-            )
+            raise SettingError(OTHER_VERSION.format(self.path))
         if paths:
             raise SettingError(
                 f"{self.path} holds no checkpoint that is whole ({_joined(errors)}): restore the folder "

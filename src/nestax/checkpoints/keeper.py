@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from nestax.checkpoints import sharded
-from nestax.checkpoints.files import MADE_UP, Contents, pack, unpack
+from nestax.checkpoints.files import MADE_UP, OTHER_VERSION, Contents, pack, unpack
 from nestax.checkpoints.fingerprint import differences, fingerprint, program_difference, shortly
 from nestax.checkpoints.folder import Folder
 from nestax.devices.hosts import Hosts, gathered
@@ -22,6 +22,8 @@ from nestax.loop.plan import Cost
 from nestax.loop.status import Status
 from nestax.version import versions
 
+#: The version of what a checkpoint holds; no other is gone on with.
+FORMAT = 6
 #: The note with the text of the compiled program, to show what has changed; nothing depends on it.
 PROGRAM = "program"
 
@@ -105,7 +107,7 @@ class Keeper:
 
     @property
     def where(self) -> str:
-        """How a run that others have ended goes on."""
+        """Says how a run that others have ended goes on."""
         step = self.saved[0]
         kept = "nothing yet" if step is None else f"the state of step {step:,}"
         return f"{self.folder.path} holds {kept}, and the same call goes on from there with resume=True"
@@ -153,12 +155,12 @@ class Keeper:
         self.fingerprint = fingerprint(compiled, total, facts)
         self.pieces = sharded.in_pieces(compiled, self.hosts)
         try:
-            found = self._found()
-            if self.pieces or (found is not None and found.facts.get("pieces")):
+            contents = self._load()
+            if self.pieces or (contents is not None and contents.facts.get("pieces")):
                 self.shared = sharded.path_for_all(self.folder.path, self.hosts)
-            if found is None:
+            if contents is None:
                 return None
-            saved = self._restored(found, begin, stride, total)
+            saved = self._restore(contents, begin, stride, total)
         except (ProblemError, SettingError):  # says what is wrong already
             raise
         except MADE_UP:
@@ -174,25 +176,25 @@ class Keeper:
         self.saved = (saved.at.step, saved.status)
         return saved
 
-    def _found(self) -> Contents | None:
+    def _load(self) -> Contents | None:
         """Returns what lies in the folder to every process, after the first has looked at it."""
-        here: list[Contents] = []
+        contents: list[Contents] = []
 
         def look() -> int:
-            found = self.folder.load()
-            if found is None:
+            newest = self.folder.load()
+            if newest is None:
                 self.note(PROGRAM, {"text": self.fingerprint.program})
             else:
-                self._compare(found.facts)
-                here.append(found)
+                self._compare(newest.facts)
+                contents.append(newest)
             return self.folder.number
 
         self.folder.number = self.hosts.decide(look)
         if not self.folder.number:
             return None
         if not self.hosts.many:
-            return here[0]
-        return unpack(self.hosts.sent(pack(*here[0]) if here else b""))
+            return contents[0]
+        return unpack(self.hosts.sent(pack(*contents[0]) if contents else b""))
 
     def _compare(self, facts: dict[str, Any]) -> None:
         """Refuses the run of another problem, method or setting, and says what differs.
@@ -200,6 +202,8 @@ class Keeper:
         Where only versions and the text of the program differ, it goes on with a warning.
         """
         folder = self.folder.path
+        if facts.get("format") != FORMAT:
+            raise SettingError(OTHER_VERSION.format(folder))
         then = {**facts["fingerprint"]}
         made = {**facts["made with"]}
         now = made_with()
@@ -208,14 +212,14 @@ class Keeper:
             for name in now
             if made.get(name) != now[name] and name != "device"
         ]
-        told = differences(then, self.fingerprint)
-        if not told and then.get("program") != self.fingerprint.parts["program"]:
-            told = self._other_program(then, changed)
-        if told:
+        reasons = differences(then, self.fingerprint)
+        if not reasons and then.get("program") != self.fingerprint.parts["program"]:
+            reasons = self._other_program(then, changed)
+        if reasons:
             versions = f" Versions have changed: {', '.join(changed)}." if changed else ""
             raise SettingError(
-                f"{folder} holds another run: {'; '.join(told)}.{versions} Repeat the call that began "
-                "it, or choose another folder."
+                f"{folder} holds another run: {'; '.join(reasons)}.{versions} Repeat the call that "
+                "began it, or choose another folder."
             )
         if made.get("device") != now["device"]:
             warn(
@@ -245,28 +249,28 @@ class Keeper:
         text = str((self.noted(PROGRAM) or {}).get("text"))
         return text if hashlib.sha256(text.encode()).hexdigest() == then.get("program") else None
 
-    def _restored(self, found: Contents, begin: int, stride: int, total: int) -> Saved:
+    def _restore(self, contents: Contents, begin: int, stride: int, total: int) -> Saved:
         """Returns the run that a file holds; raises one of ``MADE_UP`` where its parts do not fit."""
         compiled = self.compiled
-        facts = found.facts
+        groups, facts = contents
         step = facts["step"]
         status = facts["status"]
-        carry = found.groups.get("carry", {}) | self._load_pieces(facts.get("pieces"))
-        finite = found.groups["lanes"]["finite"]
-        left = list(found.groups.get("left", {}).values())
+        carry = groups.get("carry", {}) | self._load_pieces(facts.get("pieces"))
+        finite = groups["lanes"]["finite"]
+        left = list(groups.get("left", {}).values())
         # A shorter last stride belongs to an end that is none if the run goes on.
-        steps = found.groups["records"]["step"]
+        steps = groups["records"]["step"]
         kept = ((steps - begin) % stride == 0) | (steps == total)
-        self.columns = {name: column[kept] for name, column in found.groups["records"].items()}
+        self.columns = {name: column[kept] for name, column in groups["records"].items()}
         rows = as_rows(self.columns)
-        known = compiled.carried().items()
+        kinds = compiled.carried().items()
         shapes = [] if finite.all() else compiled.lane.problem.shape.leaves
         lost = [((*compiled.lanes, *shape), dtype) for shape, dtype in shapes]
         fits = (
             type(step) is int
             and step >= 0
             and isinstance(facts["message"], str)
-            and all((carry[name].shape, str(carry[name].dtype)) == kind for name, kind in known)
+            and all((carry[name].shape, str(carry[name].dtype)) == kind for name, kind in kinds)
             and (finite.shape, finite.dtype) == (compiled.lanes, bool)
             and lost == [(x.shape, x.dtype) for x in left]
             and {"step", *Cost._fields} <= set(rows[-1])
@@ -282,10 +286,10 @@ class Keeper:
         if pieces is None:
             return {}
         carried = self.compiled.carried()
-        places = dict(zip(carried, self.compiled.places or (), strict=False))
+        shardings = dict(zip(carried, self.compiled.shardings or (), strict=False))
         single = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
         structs = {
-            name: jax.ShapeDtypeStruct(*carried[name], sharding=places.get(name, single))
+            name: jax.ShapeDtypeStruct(*carried[name], sharding=shardings.get(name, single))
             for name in pieces["names"]
         }
         return sharded.load(self.shared / sharded.name_of(self.folder.number), structs)
@@ -329,6 +333,7 @@ class Keeper:
             "records": self._as_columns(run.rows),
         }
         facts = {
+            "format": FORMAT,
             "step": step,
             "status": run.status and run.status.name,
             "message": run.message,

@@ -36,7 +36,7 @@ def in_pieces(compiled: Compiled, hosts: Hosts) -> list[str]:
     names = []
     size = 0
     for (name, (shape, dtype)), place in zip(
-        compiled.carried().items(), compiled.places or (), strict=False
+        compiled.carried().items(), compiled.shardings or (), strict=False
     ):
         if not place.is_fully_replicated and not dtype.startswith("key"):
             names.append(name)
@@ -96,8 +96,8 @@ def load(path: Path, structs: Mapping[str, jax.ShapeDtypeStruct]) -> dict[str, j
     """Reads the pieces of arrays that every process needs, with the shardings that ``structs`` have."""
     numbered = _numbered(structs.values())
     with _checkpointer() as checkpointer:
-        found = checkpointer.restore(path, numbered)
-    return dict(zip(structs, (found[number] for number in numbered), strict=True))
+        arrays = checkpointer.restore(path, numbered)
+    return dict(zip(structs, map(arrays.get, numbered), strict=True))
 
 
 def verify(path: Path, pieces: Any) -> None:
@@ -106,13 +106,13 @@ def verify(path: Path, pieces: Any) -> None:
         return
     try:
         digests = pieces["files"]
-        found = _digests(path / file for file in digests)
+        now = _digests(path / file for file in digests)
     except OSError as error:
         raise DamagedError(f"its pieces cannot be read: {error.strerror}") from None
     except (KeyError, TypeError):
         raise DamagedError("its header lacks what a checkpoint holds") from None
-    for (file, digest), now in zip(digests.items(), found, strict=True):
-        if now.hex() != digest:
+    for file, digest in zip(digests, now, strict=True):
+        if digest.hex() != digests[file]:
             raise DamagedError(f"its piece {file} is damaged")
 
 

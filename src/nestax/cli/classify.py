@@ -189,7 +189,7 @@ def load(options: Classify) -> list[tuple[Examples, Examples]]:
 
 
 def _split(train: str, where: str, rows: Examples, share: float, seed: int) -> tuple[Examples, Examples]:
-    """A share of every class is held out."""
+    """Holds out a share of every class."""
     names, first, counts = np.unique(rows.y, return_index=True, return_counts=True)
     lonely = np.flatnonzero(counts == 1)
     if len(lonely):
@@ -210,7 +210,7 @@ def _split(train: str, where: str, rows: Examples, share: float, seed: int) -> t
 
 
 def fit_all(rows: Examples, **settings: Any) -> dict[str, Any]:
-    """The tilted classifier, and logistic regression without and with class weights."""
+    """Fits the tilted classifier, and logistic regression without and with class weights."""
     from nestax.sklearn import TiltedClassifier  # first, for it says what to install
 
     tilted = TiltedClassifier(**settings)
@@ -237,7 +237,7 @@ def fit_all(rows: Examples, **settings: Any) -> dict[str, Any]:
 def by_label(
     labels: np.ndarray, y: np.ndarray, predicted: dict[str, Any]
 ) -> dict[str, dict[str, float]]:
-    """The share of rows of every label that each classifier has right; common labels first."""
+    """Returns the share of rows of every label that each classifier has right; common labels first."""
     names, counts = np.unique(labels, return_counts=True)
     right = {name: predictions == y for name, predictions in predicted.items()}
     return {

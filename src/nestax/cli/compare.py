@@ -113,7 +113,7 @@ def _shown(table: Table) -> Table:
 
 
 def columns(result: Comparison) -> dict[str, np.ndarray]:
-    """Every record of every reported run, one below the other."""
+    """Returns every record of every reported run, one below the other."""
     parts: dict[str, list[np.ndarray]] = {}
     for name, run in result.runs.items():
         lanes = {key: c[0] for key, c in run.records.items() if c.ndim == 3}

@@ -230,7 +230,7 @@ def measure(
 
 
 def doubt(unit: str | None, equal: dict[str, Any]) -> None:
-    """A note where returns would be usual ones if they were read in the other unit."""
+    """Prints a note where returns would be usual ones if they were read in the other unit."""
     deviation = equal.get("yearly_deviation")
     if unit is None or deviation is None:
         return

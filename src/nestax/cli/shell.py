@@ -92,8 +92,8 @@ def read_config(ctx: typer.Context, path: Path | None) -> Path | None:
             from nestax.errors import SettingError
 
             near = difflib.get_close_matches(name, known, n=1)
-            spelt = lambda words: ", ".join(word.replace("_", "-") for word in words)
-            hint = f"did you mean {spelt(near)}?" if near else f"there are {spelt(sorted(known))}."
+            options = ", ".join(word.replace("_", "-") for word in near or sorted(known))
+            hint = f"did you mean {options}?" if near else f"there are {options}."
             raise SettingError(f"{path}: {ctx.info_name} has no setting {key!r}; {hint}")
         words = ",".join(map(str, value)) if isinstance(value, list) else value
         defaults[name] = [str(words)] if name in several else words
@@ -211,7 +211,10 @@ def command(app: typer.Typer, module: str) -> Callable[[type[Options]], type[Opt
             finish(ctx, importlib.import_module(module).run(options(**settings)))
 
         signature = inspect.signature(options)
-        inherited = lambda parameter: parameter.name not in options.__annotations__
+
+        def inherited(parameter: inspect.Parameter) -> bool:
+            return parameter.name not in options.__annotations__
+
         context = inspect.signature(call).parameters["ctx"]
         parameters = [context, *sorted(signature.parameters.values(), key=inherited)]
         call.__signature__ = signature.replace(parameters=parameters, return_annotation=None)  # pyright: ignore[reportFunctionMemberAccess]
@@ -223,12 +226,10 @@ def command(app: typer.Typer, module: str) -> Callable[[type[Options]], type[Opt
 
 
 def settings_of(ctx: typer.Context) -> dict[str, Any]:
-    """Every setting of the run as it counts, in the order of the help."""
+    """Returns every setting of the run as it counts, in the order of the help."""
     names = [str(param.name) for param in ctx.command.params]
-    plain = lambda value: value.value if isinstance(value, enum.Enum) else value
-    return {
-        name: plain(ctx.params[name]) for name in names if name in ctx.params and name not in DELIVERY
-    }
+    values = {name: ctx.params[name] for name in names if name in ctx.params and name not in DELIVERY}
+    return {name: x.value if isinstance(x, enum.Enum) else x for name, x in values.items()}
 
 
 def finish(ctx: typer.Context, outcome: Outcome) -> None:
@@ -267,6 +268,7 @@ def finish(ctx: typer.Context, outcome: Outcome) -> None:
 
 def keep(ctx: typer.Context) -> None:
     """Writes the command line into the folder of --checkpoint, for ``nestax resume``."""
+    from nestax.checkpoints import files
     from nestax.errors import SettingError
 
     folder = ctx.params["checkpoint"]
@@ -279,9 +281,7 @@ def keep(ctx: typer.Context) -> None:
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
         line = {"arguments": ctx.meta[ARGUMENTS], "folder": os.getcwd()}
-        working = path.with_suffix(".unfinished")
-        working.write_text(json.dumps(line), encoding="utf-8")
-        working.replace(path)  # a whole file or none
+        files.write(path, json.dumps(line).encode(), files.Files())
     elif not resume:
         raise SettingError(
             f"{folder} holds a run already: go on with it by nestax resume {folder}, or choose another "

@@ -36,7 +36,7 @@ class Faults:
         self.found: list[tuple[str, Sequence[str], int, str]] = []
 
     def add(self, what: str, places: Sequence[str] = (), count: int = 0, advice: str = "") -> None:
-        """One fault: a verb and what it is, the first of ``count`` places, and what to do."""
+        """Adds one fault: a verb and what it is, the first of ``count`` places, and what to do."""
         self.found.append((what, places[:SHOWN], count, advice))
 
     def settle(self) -> None:
@@ -55,7 +55,7 @@ class Faults:
 
 
 def cells_of(path: str, data: bytes) -> "Cells":
-    """The cells of what a file holds, by its content and not by its name; at least one row."""
+    """Reads the cells of what a file holds, by its content and not by its name; at least one row."""
     if data.startswith(b"PAR1"):
         return cells_of_parquet(path, data)
     if is_workbook(data):
@@ -79,20 +79,20 @@ class Cells:
     word: str = "line"
 
     def only(self, rows: np.ndarray) -> "Cells":
-        """Some of the rows."""
+        """Returns some of the rows."""
         return dataclasses.replace(
             self, rows=[self.rows[k] for k in rows], lines=[self.lines[k] for k in rows]
         )
 
     def filled(self) -> "Cells":
-        """The rows without a missing cell."""
+        """Returns the rows without a missing cell."""
         rows = [k for k, row in enumerate(self.rows) if not any(map(is_missing, row))]
         if not rows:
             raise ProblemError(f"{self.path} has no row without a missing cell.")
         return self.only(np.array(rows))
 
     def numbers(self, advice: str = "correct the file", fill: str = FILL) -> np.ndarray:
-        """Every cell as float64; NaN where text, or nothing, is a fault.
+        """Returns every cell as float64; NaN where text, or nothing, is a fault.
 
         Args:
             advice, fill: what to do about either.
@@ -153,7 +153,7 @@ class Cells:
             self.faults.add("has ", often, len(often), ": rename them")
 
     def column(self, name: str) -> list[str]:
-        """The words in the column of that name; missing ones are a fault."""
+        """Returns the words in the column of that name; missing ones are a fault."""
         self.find(name)
         k = self.names.index(name)
         entries = [row[k].strip() for row in self.rows]
@@ -174,14 +174,14 @@ class Cells:
         return wanted
 
     def without(self, names: Collection[str]) -> "Cells":
-        """The other columns."""
+        """Returns the other columns."""
         rest = [k for k, name in enumerate(self.names) if name not in names]
         rows = [[row[k] for k in rest] for row in self.rows]
         return dataclasses.replace(self, names=tuple(self.names[k] for k in rest), rows=rows)
 
 
 def cells_of_csv(path: str, text: str, first: int = 1) -> Cells:
-    """The cells of CSV text whose first line is line ``first`` of the file."""
+    """Reads the cells of CSV text whose first line is line ``first`` of the file."""
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     rows = []
     lines = []
@@ -197,7 +197,7 @@ def cells_of_csv(path: str, text: str, first: int = 1) -> Cells:
 
 
 def cells_of_parquet(path: str, data: bytes) -> Cells:
-    """The cells of a Parquet file, by way of the CSV text of equal content."""
+    """Reads the cells of a Parquet file, by way of the CSV text of equal content."""
     try:
         import pyarrow as pa
         import pyarrow.csv
@@ -222,7 +222,7 @@ def cells_of_parquet(path: str, data: bytes) -> Cells:
 
 
 def cells_of_excel(path: str, data: bytes) -> Cells:
-    """The cells of the one sheet of a workbook that holds any."""
+    """Reads the cells of the one sheet of a workbook that holds any."""
     reader = "xlrd" if data.startswith(OLD_WORKBOOK) else "openpyxl"
     try:
         import pandas as pd
@@ -247,7 +247,7 @@ def cells_of_excel(path: str, data: bytes) -> Cells:
 
 
 def _table(path: str, rows: list[list[str]], lines: Sequence[int], word: str = "line") -> Cells:
-    """Names from the first row that is not blank, and rows of as many cells below it."""
+    """Takes names from the first row that is not blank, and rows of as many cells below it."""
     filled = [k for k, row in enumerate(rows) if any(cell.strip() for cell in row)]
     if not filled:
         raise ProblemError(f"{path} is empty.")
@@ -284,7 +284,7 @@ def is_missing(cell: str) -> bool:
 
 
 def number(cell: str) -> float:
-    """The number in a cell; NaN if there is none. Python alone would read 1_000 as 1000."""
+    """Returns the number in a cell; NaN if there is none. Python alone would read 1_000 as 1000."""
     try:
         return float(cell) if "_" not in cell else np.nan
     except ValueError:
@@ -296,18 +296,18 @@ def short(text: str) -> str:
 
 
 def few(words: list[str], count: int) -> str:
-    """The first of ``count`` things, and how many more there are."""
+    """Lists the first of ``count`` things, and how many more there are."""
     return "; ".join(words) + (f" and {count - len(words):,} more" if count > len(words) else "")
 
 
 def listed(names: Collection[str]) -> str:
-    """Some names, and how many more there are."""
+    """Lists some names, and how many more there are."""
     more = len(names) - SHOWN
     return ", ".join(list(names)[:SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def leave_out(names: Sequence[str]) -> str:
-    """How to do without some columns, as it is typed."""
+    """Says how to do without some columns, as it is typed."""
     out = io.StringIO()
     csv.writer(out, lineterminator="").writerow(names)
     spelt = out.getvalue()

@@ -14,7 +14,7 @@ from nestax.errors import ProblemError, SettingError, check_seed, check_setting
 def corrupt(
     X: Any, y: Any, *, imbalance: float = 20, noise: float = 0.3, rare: Any = None, seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A rare class and wrong labels: (X, y, kept), where row k was row ``kept[k]`` before.
+    """Makes a class rare and labels wrong: (X, y, kept), where row k was row ``kept[k]`` before.
 
     All rows of the other classes stay, and one of the rare class for every ``imbalance`` of them. The
     rows are shuffled, and then the labels of a share ``noise`` of the rows are shuffled among

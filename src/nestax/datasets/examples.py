@@ -48,7 +48,7 @@ def read_examples(
     features: Sequence[str] | None = None,
     drop: str | Collection[str] = (),
 ) -> Examples:
-    """Examples from CSV, Parquet or Excel, gzipped or not, or from LIBSVM's format.
+    """Reads examples from CSV, Parquet or Excel, gzipped or not, or from LIBSVM's format.
 
     The first line names the columns. Classes and groups may be any words; every other column is a
     feature, of which every cell must hold a number: nothing is filled in and no row is dropped.
@@ -103,7 +103,7 @@ def read_examples(
 def _labelled(
     path: str | Path, data: bytes, features: Sequence[str] | None, drop: str | Collection[str]
 ) -> Examples:
-    """Examples of a file in LIBSVM's format; its classes are words here, as those of others."""
+    """Reads examples of a file in LIBSVM's format; its classes are words here, as those of others."""
     X, y, lines = parse_libsvm(decode(data, path), path)
     if not np.all(np.abs(X) < ABSURD):
         raise ProblemError(f"{path} holds numbers that are too large to compute with.")

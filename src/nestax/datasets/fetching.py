@@ -97,7 +97,7 @@ def available() -> Table:
 
 
 def fetch(name: str) -> list[Path]:
-    """The files of a data set on this machine; without any, its originals are downloaded."""
+    """Returns the files of a data set on this machine; without any, its originals are downloaded."""
     if name not in DATA_SETS:
         near = difflib.get_close_matches(name, DATA_SETS, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(DATA_SETS)}."
@@ -122,7 +122,7 @@ def locate(data: DataSet, path: str | Path | None = None) -> list[Path]:
 
 
 def cache() -> Path | None:
-    """The folder that downloads are kept in; None without pooch, which downloads them."""
+    """Returns the folder that downloads are kept in; None without pooch, which downloads them."""
     try:
         import pooch
     except ImportError:
@@ -161,7 +161,7 @@ def read_bytes(path: str | Path) -> bytes:
 
 
 def read_text(path: str | Path) -> str:
-    """The text of a file, unpacked; it must be UTF-8."""
+    """Reads the text of a file, unpacked; it must be UTF-8."""
     return decode(read_bytes(path), path)
 
 
@@ -189,7 +189,7 @@ def decode(data: bytes, path: str | Path) -> str:
 
 
 def _kept(data: DataSet) -> list[Path]:
-    """The local copy, in the user's folder or in the cache; an empty list if there is none."""
+    """Returns the local copy, in the user's folder or in the cache; an empty list if there is none."""
     chosen = os.environ.get("NESTAX_DATA")
     if chosen and not Path(chosen).is_dir():
         raise ProblemError(f"NESTAX_DATA names no folder: {chosen}.")
@@ -235,7 +235,7 @@ def _download(data: DataSet, url: str) -> Path:
 
 
 def _unzip(data: bytes, path: str | Path) -> bytes:
-    """The one file of an archive."""
+    """Unpacks the one file of an archive."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         names = [name for name in archive.namelist() if not name.endswith("/")]
         if "xl/workbook.xml" in names:

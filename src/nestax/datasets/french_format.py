@@ -30,7 +30,7 @@ class FrenchTable:
 
 
 def french_tables(text: str) -> list[FrenchTable]:
-    """Every table of a file of that layout, in order; none if the file is something else.
+    """Reads every table of a file of that layout, in order; none if the file is something else.
 
     Without words above it, a table is an ordinary one.
     """
@@ -48,6 +48,6 @@ def french_tables(text: str) -> list[FrenchTable]:
 
 
 def _commas(line: str) -> str:
-    """A line without padding, its cells separated by commas."""
+    """Returns a line without padding, its cells separated by commas."""
     cells = line.split(",") if "," in line else line.split()
     return ",".join(word.strip() for word in cells)

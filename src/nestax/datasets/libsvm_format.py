@@ -19,7 +19,7 @@ FIRST_LINE = re.compile(rb"[-+.0-9eE]+(\s+[0-9]+:[^\s:,;]+)+")
 
 
 def libsvm(name: str | Path) -> tuple[np.ndarray, np.ndarray]:
-    """Features and labels of a set by name, or of any file in LIBSVM's format.
+    """Reads features and labels of a set by name, or of any file in LIBSVM's format.
 
     X is dense, float64, one row an example; y holds int64 if every label is whole, as is usual.
     "australian" and "breast-cancer" are scaled to [−1, 1] and have labels −1 and 1; "svmguide1" (for

@@ -81,12 +81,12 @@ class Returns:
         return f"Returns({rows:,} rows × {columns} assets in percent{when}{gone}: {names})"
 
     def frame(self) -> Any:
-        """The same as a pandas frame, with the dates as its index."""
+        """Returns the same as a pandas frame, with the dates as its index."""
         return pandas("frame").DataFrame(self.values, index=self.dates, columns=list(self.assets))
 
 
 def industry(count: int, *, path: str | Path | None = None, rows: int | None = None) -> Returns:
-    """Daily value-weighted returns of 10, 12, 17 or 30 industries since July 1926.
+    """Loads daily value-weighted returns of 10, 12, 17 or 30 industries since July 1926.
 
     The source is the Kenneth R. French data library. Its files may not be redistributed, so each user
     downloads them from there; this function does so unless it finds a copy. Days on which the library
@@ -194,7 +194,7 @@ def read_returns(
 
 
 def _numbers(cells: Cells, dates: bool | None) -> tuple[Cells, np.ndarray, np.ndarray | None]:
-    """The columns of the assets, their numbers, and the days; NaN where a cell is a fault."""
+    """Reads the columns of the assets, their numbers, and the days; NaN where a cell is a fault."""
     assets, days = _split_dates(cells, dates)
     return assets, assets.numbers(fill=FILL), days
 
@@ -202,7 +202,7 @@ def _numbers(cells: Cells, dates: bool | None) -> tuple[Cells, np.ndarray, np.nd
 def _known(
     cells: Cells, values: np.ndarray, days: np.ndarray | None
 ) -> tuple[Cells, np.ndarray, np.ndarray | None]:
-    """The rows in which no return has the code for an unknown one."""
+    """Returns the rows in which no return has the code for an unknown one."""
     unknown = np.isin(values, UNKNOWN)
     known = np.flatnonzero(~unknown.any(axis=1))
     if not len(known):
@@ -225,14 +225,14 @@ def _changes(
 
 
 def _returns(cells: Cells, values: np.ndarray, days: np.ndarray | None, dropped: int) -> Returns:
-    """The finished table, once everything that is wrong with it is told."""
+    """Returns the finished table, once everything that is wrong with it is told."""
     cells.refuse(np.abs(values) >= ABSURD, "returns of a million percent or more")
     cells.faults.settle()
     return Returns(values, cells.names, days, dropped)
 
 
 def _split_dates(cells: Cells, dates: bool | None) -> tuple[Cells, np.ndarray | None]:
-    """The columns of the assets, and the days in the first column if it holds any."""
+    """Returns the columns of the assets, and the days in the first column if it holds any."""
     if dates is None:
         day = DATE.fullmatch(cells.rows[0][0].strip())
         dates = cells.names[0].lower() in DATE_NAMES or (day is not None and day[4] is not None)

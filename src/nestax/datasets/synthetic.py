@@ -6,7 +6,7 @@ import numpy as np
 def synthetic_returns(
     periods: int = 5_000, assets: int = 10, *, factors: int = 3, seed: int = 0
 ) -> np.ndarray:
-    """Daily returns in percent, ``periods`` × ``assets``, from a heavy-tailed factor model.
+    """Makes up daily returns in percent, ``periods`` × ``assets``, from a heavy-tailed factor model.
 
     Every asset has a small drift, loads on a market factor and on weaker ones, and has noise of its
     own; all shocks follow Student's t distribution with five degrees of freedom.

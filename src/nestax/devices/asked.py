@@ -1,11 +1,13 @@
-"""The devices of a run, as they are asked for."""
+"""The devices of a run, as they are asked for, or as arrays have arrived on them."""
 
 import dataclasses
 from typing import Any
 
-from jax.sharding import Mesh
+import jax
+from jax.sharding import Mesh, NamedSharding
 
-from nestax.devices.spread import Spread, spread_over
+from nestax.devices.mesh import sharded_over
+from nestax.devices.rows import Sharded
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,9 +27,26 @@ class Devices:
     share: str | None = None
 
 
-def sharing(devices: Any, known: tuple[str, ...]) -> Spread | None:
-    """What ``devices=`` means, where devices may share what is ``known``, the first by default."""
-    if devices is None:
-        return None
-    asked = devices if isinstance(devices, Devices) else Devices(devices)
-    return spread_over(asked.mesh, asked.share or known[0], known)
+def sharing(devices: Any, known: tuple[str, ...], problem: Any = None) -> Sharded | None:
+    """Reads ``devices=``; without it, finds the devices that share arrays of a problem already.
+
+    Args:
+        devices: as the user gives it.
+        known: what devices may share here, the first by default.
+        problem: whose rows, blocks or, where they may be shared, weights may have arrived in pieces.
+    """
+    if devices is not None:
+        asked = devices if isinstance(devices, Devices) else Devices(devices)
+        return sharded_over(asked.mesh, asked.share or known[0], known)
+    for x in jax.tree.leaves(problem.w0) if "model" in known else ():
+        sharding = getattr(x, "sharding", None)
+        if isinstance(sharding, NamedSharding) and sharding.mesh.size > 1:
+            mesh: Any = sharding.mesh
+            return sharded_in(problem) or Sharded(mesh, mesh.axis_names[0], "model")
+    return sharded_in(problem)
+
+
+def sharded_in(problem: Any) -> Sharded | None:
+    """Finds the devices that share the rows or the blocks of a problem; None if none do."""
+    leaves = jax.tree.leaves(problem, is_leaf=lambda x: isinstance(x, Sharded))
+    return next((x for x in leaves if isinstance(x, Sharded)), None)

@@ -6,8 +6,6 @@ Every level of such a chain draws from the block m that is visited. All levels v
 a step, and draw independently inside them.
 """
 
-import copy
-from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -17,8 +15,8 @@ import numpy as np
 from jaxtyping import Array, Int, PyTree
 
 import nestax.trees as trees
-from nestax.devices.spread import Spread, at_place, check_divides, found_on
-from nestax.draws.source import AbstractSource, Batch, Sampler, checked_rows
+from nestax.draws.rows import Batch, arrived
+from nestax.draws.source import AbstractSource, Sampler, checked_rows
 from nestax.errors import ProblemError, check_count, is_traced
 
 #: Why there is nothing to remember.
@@ -39,7 +37,7 @@ class Visits(eqx.Module):
     shared: whether all blocks see the same rows, so that what is computed from a row is computed once.
     """
 
-    blocks: Any  # an Array; in ``axes`` a number
+    blocks: Any  # an Array; in ``axes`` a number, in ``own`` a truth value
     index: Any
     shared: bool = eqx.field(static=True, default=False)
 
@@ -53,10 +51,15 @@ class Visits(eqx.Module):
         """The axis of blocks, for ``jax.vmap``."""
         return Visits(0, None if self.shared else 0, self.shared)
 
-    def of(self, places: Array) -> "Visits":
-        """Those of some of the blocks, by their places in ``blocks``."""
-        index = self.index if self.shared else self.index[places]
-        return Visits(self.blocks[places], index, self.shared)
+    @property
+    def own(self) -> "Visits":
+        """Whether an array has an entry for every block; ``blocks`` is told beside it."""
+        return Visits(False, not self.shared, self.shared)
+
+    def of(self, positions: Array) -> "Visits":
+        """Those of some of the blocks, by their positions in ``blocks``."""
+        index = self.index if self.shared else self.index[positions]
+        return Visits(self.blocks[positions], index, self.shared)
 
 
 class AbstractBlocks(AbstractSource):
@@ -67,41 +70,10 @@ class AbstractBlocks(AbstractSource):
     """
 
     visit: eqx.AbstractVar[int]
-    over: eqx.AbstractVar[Spread | None]
 
     @property
     def blocks(self) -> int | None:
         raise NotImplementedError
-
-    @property
-    def by_block(self) -> PyTree:
-        """The arrays whose leading axis is that of blocks, which devices may share."""
-        raise NotImplementedError
-
-    @property
-    def spread(self) -> Spread | None:
-        return self.over
-
-    def spread_over(self, spread: Spread, placed: dict[int, Any]) -> "AbstractBlocks":
-        """The same source, its blocks shared by some devices."""
-        if self.over is not None:
-            return self
-        if self.blocks is None or not self.by_block:
-            raise ProblemError(
-                "blocks that are simulators have no rows that devices could share: leave mesh out."
-            )
-        check_divides(spread, "blocks", self.blocks)
-        where = lambda source: jax.tree.leaves(source.by_block)
-        # A number for a block is known to all.
-        place = lambda x: at_place(x, spread.split if x.ndim > 1 else spread.everywhere, placed)
-        there = eqx.tree_at(where, self, list(map(place, where(self))))
-        object.__setattr__(there, "over", spread)
-        return there
-
-    def alone(self) -> "AbstractBlocks":
-        new = copy.copy(self)
-        object.__setattr__(new, "over", None)
-        return new
 
     def visited(self, key: Array, step: Array) -> Array:
         """The blocks of a step."""
@@ -186,7 +158,6 @@ class Blocks(AbstractBlocks):
     least: int = eqx.field(static=True)
     #: What draws in every block, in place of rows.
     simulators: tuple[Sampler, ...] = ()
-    over: Spread | None = eqx.field(static=True, default=None)
 
     def __init__(self, populations: Any, *, visit: int, replace: bool = True):
         counts = None
@@ -206,7 +177,7 @@ class Blocks(AbstractBlocks):
             if not is_traced(x):
                 _refuse_nonfinite_blocks(x)
         self.data = jax.tree.map(trees.on_device, populations)
-        self.over = found_on(jax.tree.leaves(self.data)[0], "blocks")
+        self.holder = arrived(self.data, "blocks")
         self.counts = None if counts is None else trees.on_device(np.asarray(counts, np.int32))
         self.least = self.rows if counts is None else int(min(counts))
         self.visit = check_count("visit", visit)
@@ -222,7 +193,7 @@ class Blocks(AbstractBlocks):
         return jax.tree.leaves(self.data)[0].shape[0]
 
     @property
-    def by_block(self) -> PyTree:
+    def held(self) -> PyTree:
         return None if self.simulators else (self.data, self.counts)
 
     @property
@@ -260,7 +231,10 @@ class Blocks(AbstractBlocks):
     def batch(self, visit: Visits) -> Batch:
         if self.simulators:
             return Batch(jax.vmap(self._simulator(visit.blocks).fn)(visit.index))
-        take = lambda x: x.at[visit.blocks, visit.index].get(mode="promise_in_bounds")
+
+        def take(x: Array) -> Array:
+            return x.at[visit.blocks, visit.index].get(mode="promise_in_bounds")
+
         return Batch(jax.tree.map(take, self.data), visit.index)
 
     def block(self, number: Array | int) -> "Block | Sampler":
@@ -341,53 +315,6 @@ class Block(AbstractSource):
         return self.count is not None
 
 
-class EveryBlock(AbstractSource):
-    """All blocks in every draw: one member of each, along a leading axis. A draw costs M samples."""
-
-    of: AbstractBlocks
-
-    def __init__(self, blocks: AbstractBlocks):
-        if blocks.blocks is None:
-            raise ProblemError(f"blocks cannot be seen side by side: {NEVER_AGAIN}")
-        if not blocks.even:
-            raise ProblemError(
-                "blocks of different lengths cannot be seen side by side: use nx.PerBlock(method)."
-            )
-        self.of = blocks
-
-    @property
-    def draws(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.of.draws
-
-    def draw(self, key: Array, step: Array, size: int) -> Batch:
-        visits = self.of.draw_in(jnp.arange(self.of.blocks), key, step, size)
-        one = lambda visit: self.of.batch(visit).draws
-        rows = jax.vmap(one, in_axes=(visits.axes,), out_axes=1)(visits)
-        return Batch(rows, visits.index.T)
-
-    def seen(self, *draw: PyTree) -> PyTree:
-        return self.of.seen_of_all(*draw)
-
-    def population(self) -> Batch:
-        return self.of.every_row()
-
-    def example(self) -> PyTree:
-        wide = lambda s: jax.ShapeDtypeStruct((self.of.blocks, *s.shape), s.dtype)
-        return jax.tree.map(wide, self.of.example())
-
-    @property
-    def size(self) -> int | None:
-        return self.of.size
-
-    @property
-    def most(self) -> int | None:
-        return self.of.most
-
-    @property
-    def cost(self) -> int:
-        return self.of.start_cost
-
-
 def subset(key: Array, n: Array | int, size: int) -> Int[Array, " size"]:
     """``size`` different members of 0..n-1, every set equally likely; the cost does not grow with n.
 
@@ -402,39 +329,6 @@ def subset(key: Array, n: Array | int, size: int) -> Int[Array, " size"]:
 
     nobody = jnp.full(size, -1, wanted.dtype)
     return jax.lax.fori_loop(0, size, add, nobody)
-
-
-def over_blocks(count: int, width: int, body: Callable[[Array, Array, Any], Any], carry: Any) -> Any:
-    """Carries ``body(blocks, new, carry)`` over all blocks, ``width`` at a time.
-
-    The last group overlaps the one before it if it has to; ``new`` says which blocks come first there.
-    """
-
-    def group(k: Array, carry: Any) -> Any:
-        start = jnp.minimum(k * width, count - width)
-        blocks = start + jnp.arange(width)
-        return body(blocks, blocks >= k * width, carry)
-
-    return jax.lax.fori_loop(0, -(-count // width), group, carry)
-
-
-def mean_over_blocks(blocks: AbstractBlocks, fn: Callable[[Array], PyTree]) -> PyTree:
-    """Mean of ``fn(m)`` over the blocks, as many at a time as a step visits."""
-    count = blocks.blocks
-    if count is None:
-        raise ProblemError(
-            "F is an average over endlessly many outer draws, so nothing exact can be computed: "
-            "estimate F(w) with nx.evaluate(problem, w, draws=...)."
-        )
-    shapes = jax.eval_shape(fn, jax.ShapeDtypeStruct((), jnp.int32))
-    zero = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-
-    def add(some: Array, new: Array, total: PyTree) -> PyTree:
-        each = jax.vmap(fn)(some)
-        share = lambda x: jnp.tensordot(new.astype(x.dtype), x, 1) / count
-        return jax.tree.map(lambda t, x: t + share(x), total, each)
-
-    return over_blocks(count, min(blocks.visit, count), add, zero)
 
 
 def _simulators(populations: list[Any]) -> tuple[Sampler, ...]:
@@ -470,9 +364,11 @@ def _padded(populations: list[Any]) -> tuple[PyTree, list[int] | None]:
     counts = [jax.tree.leaves(rows)[0].shape[0] for rows in members]
     longest = max(counts)
 
+    def filled(x: np.ndarray) -> np.ndarray:
+        return np.concatenate([x, np.repeat(x[:1], longest - len(x), axis=0)])
+
     def stack(*columns: Array | np.ndarray) -> np.ndarray:
-        fill = lambda x: np.concatenate([x, np.repeat(np.asarray(x[:1]), longest - len(x), axis=0)])
-        return np.stack([fill(np.asarray(x)) for x in columns])
+        return np.stack([filled(np.asarray(x)) for x in columns])
 
     return jax.tree.map(stack, *members), counts if len(set(counts)) > 1 else None
 

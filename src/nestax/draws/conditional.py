@@ -14,9 +14,9 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 import nestax.trees as trees
-from nestax.devices.spread import Spread, found_on
 from nestax.draws.blocks import AbstractBlocks, Block, Visits
-from nestax.draws.source import AbstractSource, Batch, Sampler, checked_rows
+from nestax.draws.rows import HERE, Batch, arrived
+from nestax.draws.source import AbstractSource, Sampler, checked_rows
 from nestax.errors import ProblemError, check_count, is_traced
 
 #: So many pairs can be seen side by side.
@@ -54,7 +54,6 @@ class Conditional(AbstractBlocks):
     longest: int = eqx.field(static=True)
     #: Pairs in all; None where something is simulated.
     pairs: int | None = eqx.field(static=True)
-    over: Spread | None = eqx.field(static=True, default=None)
 
     def __init__(
         self,
@@ -68,7 +67,7 @@ class Conditional(AbstractBlocks):
         self.outer = outer if isinstance(outer, Sampler) else _rows("outer", outer)
         self.visit = check_count("visit", visit)
         if self.blocks is not None:
-            self.over = found_on(jax.tree.leaves(self.outer)[0], "blocks")
+            self.holder = arrived(self.outer, "blocks")
         if self.blocks is not None and self.visit > self.blocks:
             raise ProblemError(
                 f"visit must be at most the number of outer rows, {self.blocks}; got {visit}."
@@ -108,7 +107,7 @@ class Conditional(AbstractBlocks):
         return jax.tree.leaves(self.outer)[0].shape[0]
 
     @property
-    def by_block(self) -> PyTree:
+    def held(self) -> PyTree:
         return None if isinstance(self.outer, Sampler) else (self.outer, self.first, self.count)
 
     @property
@@ -158,8 +157,7 @@ class Conditional(AbstractBlocks):
         if self.simulated:
             outer = self.given(visit.blocks)
             return Batch(jax.vmap(lambda key: self.inner(outer, key))(visit.index))
-        take = lambda x: x.at[visit.index].get(mode="promise_in_bounds")
-        return Batch(jax.tree.map(take, self.inner), visit.index)
+        return Batch(HERE.take(self.inner, visit.index), visit.index)
 
     def block(self, number: Any) -> "Given":
         outer = self.given(number)

@@ -1,7 +1,5 @@
 """Where draws come from. A draw is a pure function of (key, step): nothing is consumed."""
 
-import copy
-import itertools
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,71 +12,8 @@ import numpy as np
 from jaxtyping import Array, Int, PyTree
 
 import nestax.trees as trees
-from nestax.devices.spread import PARTS, Spread, at_place, check_divides, found_on
+from nestax.draws.rows import HERE, Batch, Coupling, Holder, arrived
 from nestax.errors import ProblemError, check_setting, is_traced
-
-#: Into how many groups a batch is divided at most.
-GROUPS = 16
-
-
-class Batch(eqx.Module):
-    """A stack of draws of one level: every leaf of ``draws`` has the batch as its leading axis.
-
-    index: the rows of the population that these draws are, where there is one.
-    weights: how much each draw counts, summing to one; None means equally.
-    many: whether there may be any number of them, as in a population: they are then averaged in parts.
-    spread: the devices that share them, each of which averages its own.
-    """
-
-    draws: PyTree
-    index: PyTree = None
-    weights: Array | None = None
-    many: bool = eqx.field(static=True, default=False)
-    spread: Spread | None = eqx.field(static=True, default=None)
-
-    @property
-    def size(self) -> int:
-        return jax.tree.leaves(self.draws)[0].shape[0]
-
-    def in_groups(self, most: int = GROUPS) -> "Batch":
-        """The same draws in groups of equal size, along a leading axis.
-
-        As many groups as go, but at most ``GROUPS`` and at most ``most``, if that is above one: the more
-        there are, the better is it known how much groups differ.
-        """
-        size = self.size
-        most = min(max(most, 2), GROUPS)
-        groups = max(g for g in range(1, min(size, most) + 1) if size % g == 0)
-        if groups < 4 <= most and size <= 256:  # a batch that does not divide well: every draw by itself
-            groups = size
-        cut = lambda x: x.reshape(groups, size // groups, *x.shape[1:])
-        return Batch(jax.tree.map(cut, self.draws))
-
-    def part(self, start: Array | int, size: int) -> "Batch":
-        cut = lambda x: jax.lax.dynamic_slice_in_dim(x, start, size)
-        return Batch(
-            jax.tree.map(cut, self.draws), None, None if self.weights is None else cut(self.weights)
-        )
-
-    def of_one(self, fn: Callable[["Batch", PyTree], PyTree], shared: PyTree) -> PyTree:
-        """``fn(batch, shared)`` of a single draw, whichever."""
-        if self.spread is None:
-            return fn(self.part(0, 1), shared)
-        one = lambda rows, shared: fn(Batch(*rows), shared)
-        return self.spread.first(one, (self.draws, None, self.weights), shared)
-
-    def sum_over_devices(self, fn: Callable[["Batch", PyTree], PyTree], shared: PyTree) -> PyTree:
-        """Σ share·fn(part, shared) over parts, each of them on the device that holds it."""
-        assert self.spread is not None
-        share = 1 / self.spread.parts(self.size, PARTS)
-
-        def one(rows: Any, shared: PyTree) -> PyTree:
-            total = fn(Batch(*rows, many=True), shared)
-            if rows[2] is not None:  # with weights it is a sum already
-                return total
-            return jax.tree.map(lambda y: jnp.asarray(share, y.dtype) * y, total)
-
-        return self.spread.total(one, (self.draws, None, self.weights), shared)
 
 
 class AbstractSource(eqx.Module):
@@ -92,8 +27,10 @@ class AbstractSource(eqx.Module):
     weighted: whether the members of the population count differently.
     most: the largest batch that can be drawn; None where there is no such limit.
     draws: whether it draws at all; False where it only tells a level what is given.
-    spread: the devices that share its rows; None where each has all of them.
+    holder: who holds its rows.
     """
+
+    holder: Holder = eqx.field(default=HERE, kw_only=True)
 
     fed: ClassVar[bool] = False
     draws: ClassVar[bool] = True
@@ -111,11 +48,11 @@ class AbstractSource(eqx.Module):
         del number
         return self.draw(key, step, size)
 
-    def population(self) -> "Batch | Coupling":
+    def population(self) -> Batch | Coupling:
         """Every atom with its weight; anything with ``size``, ``weights`` and ``part``."""
         raise NotImplementedError
 
-    def some(self, count: int) -> "Batch | Coupling":
+    def some(self, count: int) -> Batch | Coupling:
         """Something to look at before a run: the population, or so many draws where there is none."""
         return self.population() if self.size else self.draw(jax.random.key(0), jnp.asarray(0), count)
 
@@ -124,20 +61,9 @@ class AbstractSource(eqx.Module):
         raise NotImplementedError
 
     @property
-    def spread(self) -> Spread | None:
+    def held(self) -> PyTree:
+        """The arrays with an entry for every row, or every block, which several devices may share."""
         return None
-
-    def spread_over(self, spread: Spread, placed: dict[int, Any]) -> "AbstractSource":
-        """The same source, its rows shared by some devices; itself where there are none to share.
-
-        ``placed`` has the arrays that are at their place already, by what they were.
-        """
-        del spread, placed
-        return self
-
-    def alone(self) -> "AbstractSource":
-        """The same source as it is on one device."""
-        return self
 
     def unseen(self, size: int) -> float:
         """The share of the rows that are not in a batch: one, unless its rows are different ones."""
@@ -179,12 +105,11 @@ class Population(AbstractSource):
     weights: Array | None
     alias: tuple[Array, Array] | None
     replace: bool = eqx.field(static=True)
-    over: Spread | None = eqx.field(static=True)
 
     def __init__(self, data: PyTree, *, weights: Any = None, replace: bool = True):
         self.data = jax.tree.map(trees.on_device, checked_rows(data))
         self.replace = replace
-        self.over = found_on(jax.tree.leaves(self.data)[0])
+        self.holder = arrived(self.data)
         self.weights = self.alias = None
         if weights is not None:
             if not replace:
@@ -208,7 +133,7 @@ class Population(AbstractSource):
         else:  # Walker's alias method: one row and one coin per draw
             which, coin = jax.random.split(jax.random.fold_in(key, step))
             index = jax.random.randint(which, (size,), 0, self.size)
-            accept, other = self._chosen(self.alias, index)
+            accept, other = self.holder.take(self.alias, index)
             index = jnp.where(jax.random.uniform(coin, (size,)) < accept, index, other)
         return self.rows(index)
 
@@ -229,34 +154,14 @@ class Population(AbstractSource):
         return shuffled(jax.random.fold_in(key, epoch), places, self.size)
 
     def rows(self, index: Int[Array, " size"]) -> Batch:
-        # The index is in range by construction, so the gather needs no bounds handling.
-        return Batch(self._chosen(self.data, index), index)
-
-    def _chosen(self, rows: PyTree, index: Int[Array, " size"]) -> PyTree:
-        if self.over is not None:
-            return self.over.take(rows, index)
-        return jax.tree.map(lambda x: x.at[index].get(mode="promise_in_bounds"), rows)
+        return Batch(self.holder.take(self.data, index), index)
 
     def population(self) -> Batch:
-        return Batch(self.data, None, self.weights, many=True, spread=self.spread)
+        return Batch(self.data, None, self.weights, many=True, holder=self.holder)
 
     @property
-    def spread(self) -> Spread | None:
-        return self.over
-
-    def spread_over(self, spread: Spread, placed: dict[int, Any]) -> "Population":
-        if self.over is not None:
-            return self
-        check_divides(spread, "rows", self.size)
-        there = at_place((self.data, self.weights, self.alias), spread.split, placed)
-        new = Population(there[0], replace=self.replace)
-        where = lambda p: (p.weights, p.alias)
-        return eqx.tree_at(where, new, there[1:], is_leaf=lambda x: x is None)
-
-    def alone(self) -> "Population":
-        new = copy.copy(self)
-        object.__setattr__(new, "over", None)
-        return new
+    def held(self) -> PyTree:
+        return self.data, self.weights, self.alias
 
     def example(self) -> PyTree:
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), self.data)
@@ -317,7 +222,7 @@ class Groups(AbstractSource):
         ]
         return Batch(tuple(p.draws for p in parts), tuple(p.index for p in parts))
 
-    def population(self) -> "Coupling":
+    def population(self) -> Coupling:
         return Coupling(self.members)
 
     def example(self) -> PyTree:
@@ -334,34 +239,6 @@ class Groups(AbstractSource):
     @property
     def weighted(self) -> bool:
         return len({member.size for member in self.members}) > 1
-
-
-class Coupling:
-    """The comonotone coupling of uniform populations: at time t in [0, 1), row ⌊t·N_g⌋ of each."""
-
-    many = True
-
-    def __init__(self, members: tuple[Any, ...]):
-        sizes = [member.size for member in members]
-        common = math.lcm(*sizes)
-        ticks = sorted({k * (common // n) for n in sizes for k in range(n)} | {common})
-        starts = np.asarray(ticks[:-1], dtype=object)
-        self.members = members
-        self.index = [np.asarray(starts * n // common, np.int32) for n in sizes]
-        widths = np.asarray([(b - a) / common for a, b in itertools.pairwise(ticks)])
-        self.weights = None if len(set(sizes)) == 1 else jnp.asarray(widths)
-
-    @property
-    def size(self) -> int:
-        return len(self.index[0])
-
-    def of_one(self, fn: Callable[[Batch, PyTree], PyTree], shared: PyTree) -> PyTree:
-        return fn(self.part(0, 1), shared)
-
-    def part(self, start: Array | int, size: int) -> Batch:
-        cut = lambda x: jax.lax.dynamic_slice_in_dim(jnp.asarray(x), start, size)
-        rows = [m.rows(cut(i)).draws for m, i in zip(self.members, self.index, strict=True)]
-        return Batch(tuple(rows), None, None if self.weights is None else cut(self.weights))
 
 
 def as_source(data: Any) -> AbstractSource:

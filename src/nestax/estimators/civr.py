@@ -17,7 +17,7 @@ from jaxtyping import Array, PyTree
 
 from nestax.chain.jacobian import Jacobian, pull_through
 from nestax.chain.problem import Problem
-from nestax.parts.estimator import About, Batches, Calls, Estimate, Trackers
+from nestax.parts.estimator import About, Batches, Calls, Estimate
 from nestax.parts.restarts import Restarting
 from nestax.parts.tracking import storm
 
@@ -72,6 +72,3 @@ class CIVR(Restarting):
         value, pull_f = problem.levels[1].value_and_pull(y, None)
         grad = pull_through([z.pull, pull_f], value)
         return Estimate(value, grad, {}), CIVRState(w, (y, value), z, count)
-
-    def trackers(self, state: CIVRState):
-        return Trackers(state.w, state.value, (state.jac, None))

@@ -22,7 +22,7 @@ from jaxtyping import Array, PyTree
 from nestax.chain.jacobian import Jacobian, pull_through
 from nestax.chain.problem import Problem
 from nestax.errors import POSITIVE, UNIT
-from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
+from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate
 from nestax.parts.settings import Setting, at, count, scaled, setting
 from nestax.parts.tracking import storm
 from nestax.steps import Descent
@@ -81,9 +81,6 @@ class COVER(AbstractEstimator):
         value, pull_f = problem.levels[1].value_and_pull(u, None)
         grad = pull_through([V.pull, pull_f], value)
         return Estimate(value, grad, {}), COVERState(w, (u, value), V, count)
-
-    def trackers(self, state: COVERState):
-        return Trackers(state.w, state.value, (state.jac, None))
 
 
 class RECOVER(COVER):

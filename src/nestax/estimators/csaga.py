@@ -22,7 +22,7 @@ from nestax.chain.jacobian import Jacobian, pull_through
 from nestax.chain.problem import Problem
 from nestax.draws.source import Population
 from nestax.errors import ProblemError
-from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
+from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate
 
 
 class CSAGAState(eqx.Module):
@@ -97,6 +97,3 @@ class CSAGA(AbstractEstimator):
         value, pull_f = f.value_and_pull(y, None)
         grad = pull_through([z.pull, pull_f], value)
         return Estimate(value, grad, {}), CSAGAState(w, (y, value), z, table, mean)
-
-    def trackers(self, state: CSAGAState):
-        return Trackers(state.w, state.value, (state.jac, None))

@@ -95,7 +95,7 @@ class Multilevel(AbstractEstimator):
 def _plugged(
     problem: Problem, chain: Problem, w: PyTree, visits: Batches, first: Any, count: Any
 ) -> tuple[Array, PyTree]:
-    """Value and gradient of a block, with the means over parts first, …, first + count − 1."""
+    """Returns value and gradient of a block, with the means over parts first, …, first + count − 1."""
 
     def part(i: int, k: Array) -> Any:
         visit: Visits = visits[i]["value"]

@@ -19,7 +19,7 @@ from jaxtyping import Array, PyTree
 from nestax.chain.jacobian import Jacobian, pull_through
 from nestax.chain.problem import Problem
 from nestax.errors import POSITIVE
-from nestax.parts.estimator import About, Batches, Calls, Estimate, Trackers
+from nestax.parts.estimator import About, Batches, Calls, Estimate
 from nestax.parts.restarts import Restarting
 from nestax.parts.settings import Setting, setting
 from nestax.parts.tracking import storm
@@ -89,6 +89,3 @@ class NestedSPIDER(Restarting):
         kept = tuple(None if level.deterministic else Z for level, Z in tracked)
         state = NestedSPIDERState(w, tuple(value), kept, count)
         return Estimate(value[-1], pull_through([Z.pull for Z in jac], value[-1]), {}), state
-
-    def trackers(self, state: NestedSPIDERState):
-        return Trackers(state.w, state.value, state.jac)

@@ -106,7 +106,7 @@ class PerBlock(AbstractEstimator):
         return visit_table(problem, batches, state, move)[:2]
 
     def _loaded(self, row: PyTree, w: PyTree) -> PyTree:
-        """A row of the table in the dtype of the weights."""
+        """Returns a row of the table in the dtype of the weights."""
         return row if self.store is None else trees.cast(row, jax.tree.leaves(w)[0].dtype)
 
     def believed(self, problem: Problem, state: PyTree) -> dict[str, Array]:

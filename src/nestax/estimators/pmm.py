@@ -70,7 +70,7 @@ class PMM(AbstractEstimator):
         return Estimate(value[-1], grad, {}), PMMState(w, value, grad, state.count + 1)
 
     def _track(self, problem: Problem, w: PyTree, batches: Batches, tracked: Any, beta: Any):
-        """New values, and the product of the Jacobians along them."""
+        """Returns new values, and the product of the Jacobians along them."""
         # Draw by draw the mean of products has the noise of all levels at once, as published.
         size = draws_in(batches) if self.per_draw else None
         value = []

@@ -29,13 +29,13 @@ class Row(NamedTuple):
 
 
 def classes() -> dict[str, type[AbstractEstimator]]:
-    """Every method by name: whatever ``nestax.estimators`` imports."""
+    """Returns every method by name: whatever ``nestax.estimators`` imports."""
     names = sorted(estimators.__all__, key=str.lower)
     return {name: getattr(estimators, name) for name in names}
 
 
 def find(name: str) -> type[AbstractEstimator]:
-    """The method of that name; capitals and hyphens do not matter."""
+    """Returns the method of that name; capitals and hyphens do not matter."""
     known = {_plain(title): method for title, method in classes().items()}
     if _plain(name) in known:
         return known[_plain(name)]
@@ -49,7 +49,7 @@ def _plain(name: str) -> str:
 
 
 def as_estimator(method: str | AbstractEstimator) -> AbstractEstimator:
-    """The method itself, or with its default settings if it is named."""
+    """Returns the method itself, or with its default settings if it is named."""
     method = find(method)() if isinstance(method, str) else method
     if not isinstance(method, AbstractEstimator):
         raise SettingError(f"method must be a name or an estimator such as nx.SMVR(); got {method!r}.")

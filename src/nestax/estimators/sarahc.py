@@ -16,7 +16,7 @@ from jaxtyping import Array, PyTree
 
 from nestax.chain.jacobian import Jacobian, pull_through
 from nestax.chain.problem import Problem
-from nestax.parts.estimator import About, Batches, Calls, Estimate, Trackers
+from nestax.parts.estimator import About, Batches, Calls, Estimate
 from nestax.parts.restarts import Restarting
 from nestax.parts.tracking import storm
 
@@ -75,6 +75,3 @@ class SARAHC(Restarting):
 
     def _read(self, w: PyTree, value: PyTree, outer: Array, G: Jacobian, grad: PyTree, count: Array):
         return Estimate(outer, grad, {}), SARAHCState(w, (value, outer), G, grad, count)
-
-    def trackers(self, state: SARAHCState):
-        return Trackers(state.w, state.value, (state.jac, None))

@@ -15,6 +15,7 @@ k_1, k_2    gain             see nestax.parts.gains
 √P          believed.error   the expected error of each tracked array
 """
 
+import dataclasses
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -76,6 +77,7 @@ class SelfTuning(AbstractEstimator):
     """
 
     derivatives: str = choice("auto", "tracked", "fresh", default="auto")
+    hands_plain: bool = eqx.field(static=True, default=False, kw_only=True, repr=False)
     about: ClassVar = About(
         "kalman1960", "–", "–", "values, Jacobians, spreads", instead="SMVR", certainty="own work"
     )
@@ -95,7 +97,7 @@ class SelfTuning(AbstractEstimator):
         return self._track(problem, w, batches, state)
 
     def _track(self, problem: Problem, w: PyTree, batches: Batches, state: SelfTuningState | None):
-        """Every level in turn; without a state at the start, where nothing is remembered yet."""
+        """Tracks every level in turn; without a state at the start, where nothing is remembered yet."""
         value: list[PyTree] = []
         seen: list[Seen] = []
         plain: list[Map] = []
@@ -117,10 +119,13 @@ class SelfTuning(AbstractEstimator):
             value.append(level.project(level_seen.value))
             new = value[-1]
         tracked = [one.pull for one in seen], value[-1]
-        grad, usual = gradient(tracked, (plain, mean), state and state.usual, count)
+        grad, usual, of_batch = gradient(tracked, (plain, mean), state and state.usual, count)
         jac, believed = zip(*((one.jac, one.belief) for one in seen), strict=True)
         state = SelfTuningState(w, tuple(value), jac, believed, usual, first, count)
-        return Estimate(value[-1], grad, {}), state
+        return Estimate(value[-1], grad, {}, of_batch if self.hands_plain else None), state
+
+    def handing_plain(self):
+        return dataclasses.replace(self, hands_plain=True)
 
     def _remembers(self, level: Level) -> bool:
         small = level.shape.jacobian_entries <= MOST_ENTRIES

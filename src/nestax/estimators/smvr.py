@@ -20,7 +20,7 @@ from nestax.chain.jacobian import Jacobian, pull_through
 from nestax.chain.problem import Problem
 from nestax.errors import POSITIVE, UNIT
 from nestax.parts.balls import Ball, Held, RunningRadius
-from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
+from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate
 from nestax.parts.settings import Setting, at, choice, per_level, setting
 from nestax.parts.tracking import storm
 from nestax.steps.descent import descent_beside, falling_beta
@@ -85,7 +85,7 @@ class SMVR(AbstractEstimator):
         return self._track(problem, w, batches, state, 1 - at(self.beta, state.count + 1))
 
     def _track(self, problem: Problem, w: PyTree, batches: Batches, state: SMVRState, keep: Any = None):
-        """Every level in turn; ``keep`` is None at the start, where there is nothing to keep."""
+        """Tracks every level in turn; ``keep`` is None at the start, where there is nothing to keep."""
         value = []
         jac = []
         held = []
@@ -125,6 +125,3 @@ class SMVR(AbstractEstimator):
             return {}
         often = jnp.stack([held.active for held in state.held if held is not None])
         return {"ball_active": (often / (state.count + 1)).astype(state.value[-1].dtype)}
-
-    def trackers(self, state: SMVRState):
-        return Trackers(state.w, state.value, state.jac)

@@ -19,7 +19,7 @@ from jaxtyping import Array, PyTree
 from nestax.chain.jacobian import Jacobian, pull_through
 from nestax.chain.problem import Problem
 from nestax.errors import UNIT
-from nestax.parts.estimator import About, Batches, Calls, Estimate, Trackers
+from nestax.parts.estimator import About, Batches, Calls, Estimate
 from nestax.parts.restarts import Snapshots
 from nestax.parts.settings import Setting, at, setting
 
@@ -100,6 +100,3 @@ class SnapshotSMVR(Snapshots):
         )
         state = SnapshotState(w, tuple(value), jacs, at, full, count)
         return Estimate(value[-1], pull_through([V.pull for V in jac], value[-1]), {}), state
-
-    def trackers(self, state: SnapshotState):
-        return Trackers(state.w, state.value, state.jac)

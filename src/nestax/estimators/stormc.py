@@ -19,7 +19,7 @@ from jaxtyping import Array, PyTree
 from nestax.chain.jacobian import Jacobian, pull_through
 from nestax.chain.problem import Problem
 from nestax.errors import POSITIVE, UNIT
-from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate, Trackers
+from nestax.parts.estimator import About, AbstractEstimator, Batches, Calls, Estimate
 from nestax.parts.settings import Setting, at, setting
 from nestax.parts.tracking import storm
 from nestax.steps import Bounded
@@ -88,6 +88,3 @@ class STORMC(AbstractEstimator):
         grad = storm(new, keep_grad, state.grad, old)
         state = STORMCState(w, (value, f.project(outer)), G, grad, state.count + 1)
         return Estimate(state.value[1], grad, {}), state
-
-    def trackers(self, state: STORMCState):
-        return Trackers(state.w, state.value, (state.jac, None))

@@ -18,7 +18,7 @@ from jaxtyping import PyTree
 
 from nestax.chain.jacobian import Jacobian, pull_through
 from nestax.chain.problem import Problem
-from nestax.parts.estimator import About, Batches, Calls, Estimate, Trackers
+from nestax.parts.estimator import About, Batches, Calls, Estimate
 from nestax.parts.restarts import Snapshots
 from nestax.parts.tracking import storm
 
@@ -81,6 +81,3 @@ class VRSCPG(Snapshots):
         grad = storm(new, 1.0, grad_full, old)
         state = VRSCPGState(w, (value, f.project(outer)), G, state.at, state.full)
         return Estimate(state.value[1], grad, {}), state
-
-    def trackers(self, state: VRSCPGState):
-        return Trackers(state.w, state.value, (state.jac, None))

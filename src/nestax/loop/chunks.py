@@ -15,7 +15,8 @@ from jaxtyping import Array, PyTree
 
 from nestax.chain.problem import is_drawn
 from nestax.devices.hosts import Hosts, gathered
-from nestax.devices.spread import Spread, at_place, beside_weights, weights_in_pieces
+from nestax.devices.mesh import at_place, beside_weights, weights_in_pieces
+from nestax.devices.rows import Sharded
 from nestax.errors import SettingError
 from nestax.loop.columns import FINITE_COLUMNS
 from nestax.loop.core import CAPACITY, run_of
@@ -97,8 +98,8 @@ class Compiled:
         copies: 2 keeps the carry that a chunk begins with, so that it can be repeated, unless memory
             is short; 1 lets a chunk overwrite it where it is large: weights, trackers and the state of
             the optimiser are then held once.
-        spread: the devices that compute it; they share the settings of a grid where ``in_lanes``, and
-            everything but what is spread already lies on all of them.
+        sharded: the devices that compute it; they share the settings of a grid where ``in_lanes``, and
+            everything but what they share already lies on all of them.
     """
 
     def __init__(
@@ -108,23 +109,25 @@ class Compiled:
         key: Array,
         feed: Feed | None = None,
         copies: int = 2,
-        spread: Spread | None = None,
+        sharded: Sharded | None = None,
         in_lanes: bool = False,
     ):
-        self.spread = spread
-        self.in_lanes = in_lanes and spread is not None
-        self.hosts = Hosts(spread and spread.mesh)
-        if spread is not None:
-            lane = at_place(lane, spread.everywhere)
-            settings = at_place(settings, spread.split if in_lanes else spread.everywhere)
-            key = at_place(key, spread.split if in_lanes and key.ndim == 2 else spread.everywhere)
+        self.sharded = sharded
+        self.in_lanes = in_lanes and sharded is not None
+        self.hosts = Hosts(sharded and sharded.mesh)
+        if sharded is not None:
+            lane = at_place(lane, sharded.everywhere)
+            settings = at_place(settings, sharded.split if in_lanes else sharded.everywhere)
+            key = at_place(key, sharded.split if in_lanes and key.ndim == 2 else sharded.everywhere)
         self.lane = lane
         self.feed = feed or NoFeed()
         self.run = run_of(lane, settings, key)
-        self.whole = self.run if spread is None or not in_lanes else SharedRun(self.run, spread)
-        self.places = None
-        if spread is not None:
-            self.places = tuple(self._place(name, shape) for name, (shape, _) in self.carried().items())
+        self.whole = self.run if sharded is None or not in_lanes else SharedRun(self.run, sharded)
+        self.shardings = None
+        if sharded is not None:
+            self.shardings = tuple(
+                self._sharding(name, shape) for name, (shape, _) in self.carried().items()
+            )
         size = self._bytes()
         self.donates = size > LARGE_BYTES and self._overwrites(size, copies)
 
@@ -138,7 +141,7 @@ class Compiled:
         size = 0
         for k, (shape, dtype) in enumerate(self.carried().values()):
             if not dtype.startswith("key"):
-                shape = shape if self.places is None else self.places[k].shard_shape(shape)
+                shape = shape if self.shardings is None else self.shardings[k].shard_shape(shape)
                 size += math.prod(shape) * jnp.dtype(dtype).itemsize
         return size
 
@@ -160,7 +163,7 @@ class Compiled:
         return copies == 1 or 2 * size > free
 
     def start(self) -> At:
-        start = program(type(self.whole).start, jax.tree.structure(self.whole), False, self.places)
+        start = program(type(self.whole).start, jax.tree.structure(self.whole), False, self.shardings)
         return At(self.run.packing.unpack(jax.block_until_ready(start(self._leaves(0)))), 0)
 
     def observe(self, at: At) -> tuple[At, dict[str, Any]]:
@@ -177,9 +180,9 @@ class Compiled:
 
     def advancing(self) -> Callable[..., Any]:
         """The program that advances the run, of ``leaves``, the packed carry and three numbers."""
-        places = self.places and (self.places, None)
+        shardings = self.shardings and (self.shardings, None)
         structure = jax.tree.structure(self.whole)
-        return program(type(self.whole).advance, structure, self.donates, places)
+        return program(type(self.whole).advance, structure, self.donates, shardings)
 
     def advance(self, at: At, strides: int, length: int) -> Chunk:
         """``strides`` times ``length`` steps and a record.
@@ -274,23 +277,23 @@ class Compiled:
     def given(self, arrays: dict[str, Any]) -> Any:
         """The carry that ``taken`` has taken apart."""
         packed = tuple(jnp.asarray(arrays[name]) for name in self.carried())
-        if self.places is not None:
-            packed = tuple(map(at_place, packed, self.places))
+        if self.shardings is not None:
+            packed = tuple(map(at_place, packed, self.shardings))
         return self.run.packing.unpack(packed)
 
-    def _place(self, name: str, shape: tuple[int, ...]) -> NamedSharding:
-        """Where an array that is carried lies."""
-        spread = self.spread
-        assert spread is not None
+    def _sharding(self, name: str, shape: tuple[int, ...]) -> NamedSharding:
+        """Chooses the sharding of an array that is carried."""
+        sharded = self.sharded
+        assert sharded is not None
         problem = self.lane.problem
         if self.in_lanes:
-            return spread.split
-        if spread.what == "blocks" and problem.blocks is not None:
+            return sharded.split
+        if sharded.what == "blocks" and problem.blocks is not None:
             table = name.startswith("carry.state") and shape[:1] == (problem.blocks.blocks,)
-            return spread.split if table else spread.everywhere
-        if spread.what == "model":
+            return sharded.split if table else sharded.everywhere
+        if sharded.what == "model":
             weights = problem.shape.structs() if is_drawn(problem.w0) else problem.w0
-            places = jax.tree.leaves(weights_in_pieces(weights, spread))
+            known = jax.tree.leaves(weights_in_pieces(weights, sharded))
             shapes = [s for s, _ in problem.shape.leaves]
-            return beside_weights(shape, dict(zip(shapes, places, strict=True))) or spread.everywhere
-        return spread.everywhere
+            return beside_weights(shape, dict(zip(shapes, known, strict=True))) or sharded.everywhere
+        return sharded.everywhere

@@ -92,8 +92,8 @@ class Run(eqx.Module):
             return jax.vmap(draw, in_axes=(None, 0))(self.key, steps)
         # One axis of steps and seeds together: loops inside of loops take longer to compile.
         pairs = jnp.tile(self.key.ravel(), many), jnp.repeat(steps, self.key.size)
-        cut = lambda x: x.reshape(many, *self.key.shape, *x.shape[1:])
-        return jax.tree.map(cut, jax.vmap(draw)(*pairs))
+        shape = (many, *self.key.shape)
+        return jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), jax.vmap(draw)(*pairs))
 
     def step(self, carry: tuple[Array, ...], draws: PyTree, t: Array) -> tuple[Array, ...]:
         """Step t of every lane. A restart is a real branch, for t is one number for all of them."""
@@ -130,8 +130,10 @@ class Run(eqx.Module):
         ahead = self.plan.ahead
         first = t
         end = t + strides * length
-        blank = lambda s: jnp.zeros((CAPACITY, *self.shape, *s.shape), s.dtype)
-        records = jax.tree.map(blank, self.functions.observe.shapes())
+        records = jax.tree.map(
+            lambda s: jnp.zeros((CAPACITY, *self.shape, *s.shape), s.dtype),
+            self.functions.observe.shapes(),
+        )
 
         def with_draws_ahead(state: Any) -> Any:
             begin = state[1]
@@ -207,7 +209,9 @@ def _traced(static: Lane, shapes: Shapes) -> tuple[Functions, Packing]:
     shared: dict[Any, Any] = {}
 
     def traced(fn: Callable[..., PyTree], *args: PyTree) -> Traced:
-        whole = lambda arrays, *args: fn(eqx.combine(static, arrays), *args)
+        def whole(arrays: PyTree, *args: PyTree) -> PyTree:
+            return fn(eqx.combine(static, arrays), *args)
+
         return trace(whole, arrays, *args, shared=shared)
 
     def step(refresh: bool) -> Traced:

@@ -47,13 +47,13 @@ def parts_that_fit(
     points = {k: max(1, sum(calls.derivatives for calls in passes[k].values())) for k in drawing}
     draws = {k: max(sizes[k] * points[k], first_sizes[k], refresh) for k in drawing}
     draws |= {k: most for k in drawing if (most := problem.levels[k].micro_batch)}
-    shape = lambda k: problem.levels[k].shape
-    bound = sum(draws[k] * shape(k).made * (1 + shape(k).rows) * chains for k in drawing)
+    shapes = {k: problem.levels[k].shape for k in drawing}
+    bound = sum(draws[k] * shapes[k].made * (1 + shapes[k].rows) * chains for k in drawing)
     whole: MicroBatch = (None,) * len(problem.levels)
     if bound <= LARGE_BYTES:
         return whole
     dense = _keeps_jacobians(problem, estimator, first_sizes)
-    per_draw = {k: problem.levels[k].held() * (shape(k).rows if dense else 1) * chains for k in drawing}
+    per_draw = {k: problem.levels[k].held() * (shapes[k].rows if dense else 1) * chains for k in drawing}
     free, where = free_memory()
     free = free if hosts is None else hosts.least(free)
     if sum(draws[k] * per_draw[k] for k in drawing) <= SHARE * free:
@@ -82,7 +82,10 @@ def _cut(
     """
     need = {k: draws[k] * per_draw[k] for k in draws}
     room = SHARE * free / sum(need.values())
-    gib = lambda size: f"{size / 2**30:,.2f} GiB"
+
+    def gib(size: float) -> str:
+        return f"{size / 2**30:,.2f} GiB"
+
     in_runs = f" in {lanes:,} runs" if lanes > 1 else ""
     out: list[int | None] = [None] * len(problem.levels)
     for k in draws:

@@ -156,10 +156,10 @@ class Meter:
                     total = total.plus(n, Cost(1, *each))
             return total
 
-        draws = lambda sizes, each="cost": [
-            0 if source is None else n * getattr(source, each)
-            for (source, _), n in zip(levels, sizes, strict=True)
-        ]
+        def draws(sizes: Any, each: str = "cost") -> list[int]:
+            pairs = zip(levels, sizes, strict=True)
+            return [0 if source is None else n * getattr(source, each) for (source, _), n in pairs]
+
         if refresh == "population":
             start = many = [0 if source is None else source.size or 0 for source, _ in levels]
         else:

@@ -9,15 +9,15 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
-from nestax.devices.spread import LANE_PARTS, Spread
+from nestax.devices.rows import LANE_PARTS, Sharded
 from nestax.loop.core import CAPACITY, Run
 
 
 class SharedRun(eqx.Module):
-    """Starts and advances as a ``Run`` does, whose settings lie on the devices of ``spread``."""
+    """Starts and advances as a ``Run`` does, whose settings lie on the devices of ``sharded``."""
 
     run: Run
-    spread: Spread = eqx.field(static=True)
+    sharded: Sharded
 
     def start(self) -> tuple[Array, ...]:
         """The first carry of every lane."""
@@ -30,9 +30,12 @@ class SharedRun(eqx.Module):
         """``strides`` times: ``length`` steps, then one record."""
         parts, columns = self._in_parts(Run.advance, carry, t, strides, length)
         # Records are read by the host, and so by every process.
-        everywhere = self.spread.everywhere
-        rows = lambda x: jnp.swapaxes(jax.lax.with_sharding_constraint(x, everywhere), 0, 1)
-        join = lambda x: rows(x).reshape(CAPACITY, *self.run.shape, *x.shape[4:])
+        everywhere = self.sharded.everywhere
+
+        def join(x: Array) -> Array:
+            rows = jnp.swapaxes(jax.lax.with_sharding_constraint(x, everywhere), 0, 1)
+            return rows.reshape(CAPACITY, *self.run.shape, *x.shape[4:])
+
         return tuple(map(self._joined, parts)), jax.tree.map(join, columns)
 
     def _in_parts(self, fn: Callable[..., PyTree], carry: tuple[Array, ...], *rest: Array) -> PyTree:
@@ -42,8 +45,7 @@ class SharedRun(eqx.Module):
         the number of devices. Outcomes have a leading axis, that of the parts.
         """
         run = self.run
-        parts = self.spread.parts(run.shape[0], LANE_PARTS)
-        cut = lambda x: x.reshape(parts, -1, *x.shape[1:])
+        parts = self.sharded.parts(run.shape[0], LANE_PARTS)
         own_seeds = run.key.ndim == 2
         # Keys as words, for a part of an array of keys has another type than the keys.
         words = jax.random.key_data(run.key)
@@ -59,10 +61,11 @@ class SharedRun(eqx.Module):
             return fn(inside, carry, *rest)
 
         everything = (run.settings, words if own_seeds else None, carry)
+        cut = jax.tree.map(lambda x: x.reshape(parts, -1, *x.shape[1:]), everything)
         shared = (run.functions, run.arrays, words, rest)
-        return self.spread.each(of_part, jax.tree.map(cut, everything), shared)
+        return self.sharded.each(of_part, cut, shared)
 
     def _joined(self, x: Array) -> Array:
         """What the parts have made, with the axis of settings in place of the two of parts."""
         joined = x.reshape(self.run.shape[0], *x.shape[2:])
-        return jax.lax.with_sharding_constraint(joined, self.spread.split)
+        return jax.lax.with_sharding_constraint(joined, self.sharded.split)

@@ -25,7 +25,7 @@ from nestax.parts.estimator import (
     first_batches,
     refresh_batches,
 )
-from nestax.parts.step_rule import Method
+from nestax.parts.step_rule import Method, evaluation_weights
 
 
 class Carry(eqx.Module):
@@ -90,6 +90,8 @@ class Lane(eqx.Module):
         problem, method = self.ready(setting)
         value, grad = problem.add_penalty(carry.w, carry.estimate.value, carry.estimate.grad)
         aux = carry.estimate.aux | {"value": value}
+        if carry.estimate.plain is not None:
+            aux |= {"plain": problem.add_penalty(carry.w, value, carry.estimate.plain)[1]}
         w, opt_state = method.step.update(problem, carry.w, grad, aux, carry.opt_state)
         if refresh:
             batches = refresh_batches(self.problem, method.estimator, key, step)
@@ -107,7 +109,7 @@ class Lane(eqx.Module):
     def output(self, carry: Carry) -> PyTree:
         """The weights that were asked for: the last ones, or their average."""
         if self.plan.average is None:
-            return carry.w
+            return evaluation_weights(carry.w, carry.opt_state)
         return jax.tree.map(lambda a, w: a.astype(w.dtype), carry.average, carry.w)
 
     def observe(self, setting: PyTree, key: Array, carry: Carry) -> dict[str, Array]:

@@ -42,7 +42,7 @@ class RiskSets(eqx.Module):
 
 
 def risk_sets(time: Any, event: Any, *, ties: str = "efron", dtype: Any = float) -> RiskSets:
-    """The state of ``cox`` before anything was seen.
+    """Makes the state of ``cox`` before anything was seen.
 
     Args:
         time: when the follow-up of every row of the data ended, at least 0.

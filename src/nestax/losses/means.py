@@ -101,7 +101,7 @@ def donsker_varadhan(joint: Array, marginal: Array, state: TrackState | None, **
 def info_nce(
     similarity: Array, state: TrackState | None, index: Any, *, temperature: Any, **memory: Any
 ) -> Tracked:
-    """Mean over anchors i of log E_{j≠i} exp((s_ij − s_ii)/τ): all negatives are remembered.
+    """Computes the mean over anchors i of log E_{j≠i} exp((s_ij − s_ii)/τ), all negatives remembered.
 
     Args:
         similarity: s_ij of anchor i and candidate j of the batch, rows × rows; partners on the diagonal.
@@ -175,7 +175,7 @@ def _one_per_row(name: str, numbers: Array) -> None:
 
 
 def _batch(name: str, rows: PyTree) -> int:
-    """How many rows a batch has that compares them with each other."""
+    """Returns how many rows a batch has that compares them with each other."""
     size = rows.shape[0]
     if size < 2:
         raise SettingError(

@@ -21,7 +21,7 @@ class RunningRadius(eqx.Module):
     rate: float | Array = 0.01
 
     def after(self, size: Array | None, drawn: Jacobian) -> Array:
-        """The running size once a Jacobian has been drawn."""
+        """Returns the running size once a Jacobian has been drawn."""
         new = jnp.sqrt(drawn.square())
         return new if size is None else size + self.rate * (new - size)
 
@@ -44,13 +44,13 @@ class Ball(eqx.Module):
     kind: str = eqx.field(static=True)
 
     def shape(self, jac: Jacobian) -> Jacobian:
-        """A drawn Jacobian with the tiles that a projected one has."""
+        """Returns a drawn Jacobian with the tiles that a projected one has."""
         return jac.filled(jac.dense()) if self.kind == "spectral" else jac.scalable()
 
     def hold(
         self, jac: Jacobian, drawn: Jacobian, before: Held | None, deterministic: bool
     ) -> tuple[Jacobian, Held]:
-        """The Jacobian in its ball, and what is remembered.
+        """Returns the Jacobian in its ball, and what is remembered.
 
         A radius that follows what is drawn is that of the step before. A deterministic level is exact:
         what changes there is no outlier, and it needs no such ball.
@@ -68,7 +68,7 @@ class Ball(eqx.Module):
 
 
 def into_ball(jac: Jacobian, radius: Array, ball: str) -> tuple[Jacobian, Array]:
-    """Projection onto ‖J‖ ≤ radius in Frobenius norm, and whether anything had to move.
+    """Projects onto ‖J‖ ≤ radius in Frobenius norm, and tells whether anything had to move.
 
     The Frobenius ball rescales, the spectral one clips singular values; both are convex, so both
     are non-expansive in Frobenius norm. Only the spectral ball of radius L_f is certain to hold

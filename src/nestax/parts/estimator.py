@@ -35,11 +35,14 @@ class Estimate(eqx.Module):
     value: the tracked value of f_K ∘ … ∘ f_1.
     grad: the estimate of ∇F, in the structure of w.
     aux: anything the step rule or the records may want, by name.
+    plain: the gradient that this batch alone would have, where a step asks for it and the estimator has
+        it at hand; None elsewhere.
     """
 
     value: Array
     grad: PyTree
     aux: dict[str, Array]
+    plain: PyTree | None = None
 
 
 class Trackers(NamedTuple):
@@ -135,7 +138,7 @@ class AbstractEstimator(Settings):
                 setattr(cls, name, _with_checked_batches(vars(cls)[name]))
 
     def level_passes(self, problem: Problem) -> tuple[dict[str, Calls], ...]:
-        """The passes of every level of a problem."""
+        """Returns the passes of every level of a problem."""
         outer = self.passes if self.outer_passes is None else self.outer_passes
         return (*(self.passes for _ in problem.levels[1:]), outer)
 
@@ -172,19 +175,23 @@ class AbstractEstimator(Settings):
             raise ProblemError(f"{name} {what}: use {instead} instead.")
 
     def published_step(self, problem: Problem) -> Any:
-        """The ``AbstractStep`` that the method was published with; None means plain descent."""
+        """Returns the ``AbstractStep`` that the method was published with; None means plain descent."""
         del problem
         return None
 
+    def handing_plain(self) -> "AbstractEstimator":
+        """The same method with gradients of plain batches in its estimates, if it has them at hand."""
+        return self
+
     @abc.abstractmethod
     def init(self, problem: Problem, w: PyTree, batches: Batches) -> tuple[Estimate, PyTree]:
-        """The estimate at the starting weights, and the state that belongs to it."""
+        """Returns the estimate at the starting weights, and the state that belongs to it."""
 
     @abc.abstractmethod
     def update(
         self, problem: Problem, w: PyTree, batches: Batches, state: Any
     ) -> tuple[Estimate, PyTree]:
-        """The estimate at new weights ``w``, from the state that belongs to the old ones."""
+        """Returns the estimate at new weights ``w``, from the state that belongs to the old ones."""
 
     def refresh(
         self, problem: Problem, w: PyTree, batches: Batches, state: Any
@@ -193,8 +200,12 @@ class AbstractEstimator(Settings):
         raise NotImplementedError(f"{type(self).__name__} has no restarts.")
 
     def trackers(self, state: Any) -> Trackers:
-        """The tracked quantities inside a state: by default its ``w`` and its ``value``."""
-        return Trackers(state.w, state.value)
+        """The tracked quantities in a state: by default its ``w``, ``value`` and ``jac``, if it has one.
+
+        A single Jacobian is that of the first of two levels, whose second is not tracked.
+        """
+        jac = getattr(state, "jac", None)
+        return Trackers(state.w, state.value, (jac, None) if isinstance(jac, Jacobian) else jac)
 
     def believed(self, problem: Problem, state: Any) -> dict[str, Array]:
         """Record columns with error bars, by name, where a method keeps them; see ``nx.COLUMNS``."""
@@ -202,7 +213,7 @@ class AbstractEstimator(Settings):
         return {}
 
     def published(self, problem: Problem, sizes: tuple[int, ...]) -> dict[str, Any]:
-        """The published value of every setting that may be left out; a number or a schedule."""
+        """Returns the published value of every setting that may be left out; a number or a schedule."""
         del problem, sizes
         return {}
 
@@ -214,7 +225,7 @@ class AbstractEstimator(Settings):
         return with_schedules(this, horizon, str(problem.dtype))
 
     def lifted(self, dtype: Any) -> Any:
-        """The same estimator with every number of its schedules as a leaf."""
+        """Returns the same estimator with every number of its schedules as a leaf."""
         return with_lifted_schedules(self, str(dtype))
 
     def view(self, problem: Problem) -> Problem:
@@ -253,7 +264,7 @@ def draw_batches(
     sizes: tuple[int, ...],
     every_block: bool = False,
 ) -> Batches:
-    """The batches of one step, independent across levels and passes.
+    """Returns the batches of one step, independent across levels and passes.
 
     The first pass of a level draws the same whatever other passes there are, so that methods can be
     compared draw by draw. In a chain with blocks all levels and passes visit the same blocks.
@@ -293,7 +304,7 @@ def draw_batches(
 
 
 def first_batches(problem: Problem, estimator: AbstractEstimator, key: Array, sizes: Any) -> Batches:
-    """The batches that a method starts from."""
+    """Returns the batches that a method starts from."""
     everywhere = estimator.blocks == "table"
     if estimator.refresh_batch is not None:
         return refresh_batches(problem, estimator, key, 0, everywhere)
@@ -307,7 +318,7 @@ def refresh_batches(
     step: Array | int,
     every_block: bool = False,
 ) -> Batches:
-    """The batches of a step at which a method restarts or takes a snapshot."""
+    """Returns the batches of a step at which a method restarts or takes a snapshot."""
     if estimator.refresh_batch == "population":
         levels = zip(problem.levels, estimator.level_passes(problem), strict=True)
         return tuple(

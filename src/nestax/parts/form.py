@@ -10,7 +10,7 @@ import nestax.trees as trees
 from nestax.chain.level import Level
 from nestax.chain.problem import Problem
 from nestax.draws.blocks import Visits
-from nestax.draws.source import Batch, Coupling
+from nestax.draws.rows import Batch, Coupling
 from nestax.errors import SettingError, is_traced
 
 #: What may be drawn for one pass of a level.
@@ -20,7 +20,7 @@ DRAWN = (Batch, Coupling, Visits)
 def in_form(
     problem: Problem, passes: tuple[dict[str, Any], ...], batches: Any
 ) -> tuple[dict[str, Any], ...]:
-    """One dictionary per level, from the names of its passes to batches; refuses anything else.
+    """Returns one dictionary per level, from the names of its passes to batches; refuses anything else.
 
     The sentence shows the form. A deterministic level draws nothing, whatever is given for it.
     """

@@ -195,7 +195,7 @@ def follow(
 
 
 def smooth_root(before: Array, now: Array, rate: Array) -> Array:
-    """The root of the mean of two squares, the second with the weight ``rate``.
+    """Returns the root of the mean of two squares, the second with the weight ``rate``.
 
     As a sum of two terms: one plus a difference cancels where the first is much the larger.
     """
@@ -293,7 +293,7 @@ def _parts(arrays: Sequence[Array]) -> list[list[int]]:
 
 
 def _beside(arrays: Sequence[Array], part: list[int], dtype: Any, *lead: int) -> Array:
-    """The entries of some arrays in one row."""
+    """Returns the entries of some arrays in one row."""
     return jnp.concatenate([arrays[k].astype(dtype).reshape(*lead, -1) for k in part], axis=-1)
 
 

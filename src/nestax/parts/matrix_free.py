@@ -46,7 +46,7 @@ def passes_of(mode: str) -> dict[str, Calls]:
 
 
 def draws_in(batches: Batches) -> int:
-    """How many draws every level has, for products formed draw by draw."""
+    """Returns how many draws every level has, for products formed draw by draw."""
     sizes = {b.size for batch in batches for b in batch.values() if b is not None}
     if len(sizes) > 1:
         raise SettingError(

@@ -28,7 +28,7 @@ def plug_in(
 def linearise(
     problem: Problem, inputs: Sequence[PyTree], batches: Batches, name: str
 ) -> tuple[list[PyTree], list[Map]]:
-    """Value and pullback of every level at a given input of its own."""
+    """Returns value and pullback of every level at a given input of its own."""
     pairs = [
         level.value_and_pull(x, batch[name])
         for level, x, batch in zip(problem.levels, inputs, batches, strict=True)
@@ -37,6 +37,6 @@ def linearise(
 
 
 def value_and_gradient(problem: Problem, w: PyTree, batches: Batches) -> tuple[Array, PyTree]:
-    """Value and gradient of a chain of one level."""
+    """Returns value and gradient of a chain of one level."""
     value, pull = problem.levels[0].value_and_pull(w, batches[0]["value"])
     return value, pull(jnp.ones_like(value))

@@ -52,7 +52,7 @@ class Seen(NamedTuple):
 
 
 def look(level: Level, x: PyTree, batch: Any, before: Before | None, with_jac: bool) -> Seen:
-    """One level at a new input, tracked and as the batch has it; perhaps with its Jacobian."""
+    """Evaluates one level at a new input, tracked and as the batch has it; perhaps with its Jacobian."""
     if level.deterministic:
         u, pull = level.value_and_pull(x, None)
         return Seen(u, pull, None, None, u, pull)
@@ -78,7 +78,7 @@ def look(level: Level, x: PyTree, batch: Any, before: Before | None, with_jac: b
 
 
 def _in_multiples(pull: Map, value: PyTree) -> Map:
-    """The pullback of a single number, whose results are multiples of one gradient.
+    """Returns the pullback of a single number, whose results are multiples of one gradient.
 
     It is used twice, for the tracked gradient and for the plain one; a network is passed through once.
     """
@@ -150,30 +150,32 @@ def gradient(
     plain: tuple[Sequence[Map], Array],
     usual: Array | None,
     count: Array,
-) -> tuple[PyTree, Array]:
-    """The tracked gradient, cut to twice the length of plain ones, and their usual length after it.
+) -> tuple[PyTree, Array, PyTree]:
+    """The tracked gradient, at most twice as long as plain ones, their usual length, and the plain one.
 
     Without a usual length, at the start, both are the same gradient.
     """
+    scaled = lambda unit, length: jax.tree.map(lambda g: (g * length).astype(g.dtype), unit)
     grad, length = direction_and_length(*tracked)
+    unit, of_plain = grad, length
     if usual is None:
         usual = length
     else:
-        _, of_plain = direction_and_length(*plain)
+        unit, of_plain = direction_and_length(*plain)
         rate = jnp.maximum(1 / (count + 1).astype(of_plain.dtype), RATE)
         usual = smooth_root(usual, of_plain, rate)
         length = jnp.minimum(length, LONGEST * jnp.maximum(usual, of_plain))
-    return jax.tree.map(lambda g: (g * length).astype(g.dtype), grad), usual
+    return scaled(grad, length), usual, scaled(unit, of_plain)
 
 
 def draws_of(batches: Batches) -> Array:
-    """How many draws every level has in a step, 1 where it draws nothing."""
+    """Returns how many draws every level has in a step, 1 where it draws nothing."""
     sizes = [1 if batch["value"] is None else batch["value"].size for batch in batches]
     return jnp.asarray(sizes, jnp.int32)
 
 
 def norm(tree: PyTree) -> Array:
-    """The length of a tree in at least single precision, also where squares would leave it."""
+    """Returns the length of a tree in at least single precision, also where squares would leave it."""
     leaves = jax.tree.leaves(tree)
     dtype = jnp.promote_types(leaves[0].dtype, jnp.float32)
     unit = functools.reduce(jnp.maximum, [jnp.max(jnp.abs(x)) for x in leaves]).astype(dtype)

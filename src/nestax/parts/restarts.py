@@ -71,7 +71,7 @@ class Snapshots(_FromLargeBatches):
 
 
 def steps_per_pass(problem: Problem, sizes: tuple[int, ...]) -> int:
-    """How many steps see as many draws of a level as it has rows, at most."""
+    """Returns how many steps see as many draws of a level as it has rows, at most."""
     levels = zip(problem.levels, sizes, strict=True)
     sources = [(level.source, size) for level, size in levels if level.source is not None]
     return max((math.ceil((source.size or 1) / size) for source, size in sources), default=1)

@@ -27,7 +27,7 @@ Setting = Number | Callable[..., Any]
 
 
 def setting(within: Range, *, missing: Setting | None = None, **options: Any) -> Any:
-    """A field that holds a setting, which must lie within a range.
+    """Returns a field that holds a setting, which must lie within a range.
 
     Args:
         missing: what None stands for; by default it is filled in later.
@@ -38,18 +38,18 @@ def setting(within: Range, *, missing: Setting | None = None, **options: Any) ->
 
 
 def checked(within: Range) -> dict[str, Any]:
-    """The metadata of a field whose value must lie within a range."""
+    """Returns the metadata of a field whose value must lie within a range."""
     return {"check": lambda name, value: check_setting(name, value, *within)}
 
 
 def choice(*words: str, default: str) -> Any:
-    """A field that holds one of a few words, and that is part of the program."""
+    """Returns a field that holds one of a few words, and that is part of the program."""
     metadata = {"check": lambda name, value: choose(name, value, words)}
     return eqx.field(metadata=metadata, static=True, default=default)
 
 
 def count(**options: Any) -> Any:
-    """A field that holds a whole number of at least one, and that is part of the program."""
+    """Returns a field that holds a whole number of at least one, and that is part of the program."""
     return eqx.field(metadata={"check": check_count}, static=True, **options)
 
 
@@ -73,7 +73,7 @@ class Settings(eqx.Module):
 
 
 def _told(value: Any) -> str:
-    """Numbers that are known as people write them; anything else as Equinox writes it."""
+    """Writes numbers that are known as people write them; anything else as Equinox writes it."""
     if isinstance(value, Settings):
         return repr(value)
     known = isinstance(value, float | np.ndarray | jax.Array) and not is_traced(value)
@@ -84,7 +84,7 @@ def _told(value: Any) -> str:
 
 
 def as_setting(value: Any) -> Any:
-    """A number as an array leaf; a schedule, or None for what is filled in later, as it is."""
+    """Returns a number as an array leaf; a schedule, or None for what is filled in later, as it is."""
     if value is None or callable(value) or isinstance(value, eqx.Module):
         return value
     try:
@@ -94,7 +94,7 @@ def as_setting(value: Any) -> Any:
 
 
 def at(setting: Any, count: Array | int) -> Any:
-    """The value of a setting at the estimator's own count: settings are numbers or schedules."""
+    """Returns the value of a setting at the estimator's own count: settings are numbers or schedules."""
     if setting is None:
         raise SettingError(
             "a setting of this method depends on the run: use estimator.defaults(problem, steps, "
@@ -138,7 +138,7 @@ class Schedule(eqx.Module):
 
 
 def count_dtype(dtype: str | None) -> Any:
-    """The integers that schedules see: quotients of 32-bit ones would be in single precision."""
+    """Returns the integers that schedules see: quotients of 32-bit ones would be in single precision."""
     return jnp.int64 if dtype == "float64" else jnp.int32
 
 
@@ -153,7 +153,7 @@ class Decay(eqx.Module):
 
 
 def scaled(setting: Any, default: float, shape: Callable[..., Any]) -> Any:
-    """A number times a published schedule; a schedule of the user's own replaces it."""
+    """Returns a number times a published schedule; a schedule of the user's own replaces it."""
     if callable(setting):
         return setting
     return Schedule(shape, scale=default if setting is None else setting)
@@ -190,7 +190,7 @@ def with_lifted_schedules(tree: PyTree, dtype: str) -> PyTree:
 def _over_schedules(
     change: Callable[[Schedule], Schedule], tree: PyTree, other: Callable[[Any], Any] = lambda x: x
 ) -> PyTree:
-    """Every function among the settings as a ``Schedule`` that knows what it asks for, changed.
+    """Changes every function among the settings, as a ``Schedule`` that knows what it asks for.
 
     Args:
         other: what becomes of everything else.

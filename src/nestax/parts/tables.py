@@ -1,65 +1,67 @@
 """Tables with a row per block: what methods with memory of every block keep.
 
 A step visits some blocks: their rows are read, moved and written back, and the outcomes averaged. The
-start visits all of them. Where devices share the blocks, each moves the rows of its own.
+start visits all of them.
 """
 
 import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, PyTree
 
+from nestax.chain.blocks import over_blocks, over_parts, visit
 from nestax.chain.problem import Problem
-from nestax.chain.shared_blocks import by_owners, by_parts
-from nestax.draws.blocks import Visits, over_blocks
+from nestax.draws.blocks import Visits
+from nestax.draws.rows import put
 from nestax.errors import SettingError
 from nestax.parts.estimator import Batches
 
 
 def visit_blocks(problem: Problem, batches: Batches, fn: Callable[..., PyTree], *rows: PyTree) -> PyTree:
-    """``fn(chain, batches, *rows)`` of every visited block, along the leading axis of ``rows``."""
+    """Calls ``fn(chain, batches, *rows)`` for every visited block; ``rows`` have an entry for each."""
 
-    one = lambda problem, chain, visits, *rows: fn(chain, _drawn(problem, visits), *rows)
-    return _over_visits(problem, batches, one, *rows)
+    def one(part: Problem, chain: Problem, visits: Batches, _: tuple[()], *rows: PyTree) -> Any:
+        return fn(chain, _drawn(part, visits), *rows), ()
+
+    return _visit(problem, batches, one, (), *rows)[0]
 
 
 def over_visits(problem: Problem, batches: Batches, fn: Callable[..., PyTree], *rows: PyTree) -> PyTree:
-    """``fn(chain, visits, *rows)`` likewise, with nothing drawn as yet."""
-    return _over_visits(problem, batches, lambda _, *one: fn(*one), *rows)
+    """Calls ``fn(chain, visits, *rows)`` likewise, with nothing drawn as yet."""
+
+    def one(_: Problem, chain: Problem, visits: Batches, __: tuple[()], *rows: PyTree) -> Any:
+        return fn(chain, visits, *rows), ()
+
+    return _visit(problem, batches, one, (), *rows)[0]
 
 
-def _over_visits(problem: Problem, batches: Batches, fn: Callable[..., PyTree], *rows: PyTree) -> PyTree:
-    """``fn(problem, chain, visits, *rows)``; the problem holds the blocks that are visited."""
-    if problem.spread is not None:
-        one = lambda here, chain, visits, row, *rows: (fn(here, chain, visits, *rows), row)
-        return _by_owners(problem, batches, one, (), *rows)[0]
-    one = lambda visits, *rows: fn(problem, problem.block(visited_in(visits)), visits, *rows)
-    axes = jax.tree.map(lambda visits: visits.axes, batches, is_leaf=_is_visits)
-    return jax.vmap(one, in_axes=(axes, *(0 for _ in rows)))(batches, *rows)
-
-
-def _by_owners(
-    problem: Problem, batches: Batches, fn: Callable[..., Any], table: PyTree, *rows: Any
+def _visit(
+    problem: Problem, batches: Batches, fn: Callable[..., Any], table: PyTree, *rows: PyTree
 ) -> tuple[PyTree, PyTree]:
-    """``fn(problem, chain, visits, row, *rows) = (outcome, new row)``, by the devices of the blocks."""
+    """Calls ``fn(part, chain, visits, row, *rows) = (outcome, new row)``; the block lies in ``part``."""
+    own = jax.tree.map(lambda visits: visits.own, batches, is_leaf=_is_visits)
+    each, common = eqx.partition(batches, own)
 
-    def one(here: Problem, place: Array, row: PyTree, k: Array, *rows: PyTree) -> Any:
-        local = lambda visits: dataclasses.replace(visits.of(k), blocks=place)
-        visits = jax.tree.map(local, batches, is_leaf=_is_visits)
-        return fn(here, here.block(place), visits, row, *rows)
+    def one(part: Problem, number: Array, row: PyTree, one: Any) -> Any:
+        def in_part(visits: Visits) -> Visits:
+            return dataclasses.replace(visits, blocks=number)
 
-    visited = visited_in(batches)
-    return by_owners(problem, visited, one, table, (jnp.arange(len(visited)), *rows))
+        each, rows = one
+        visits = jax.tree.map(in_part, eqx.combine(each, common), is_leaf=_is_visits)
+        return fn(part, part.block(number), visits, row, *rows)
+
+    return visit(problem, visited_in(batches), one, table, (each, rows))
 
 
-def _drawn(problem: Problem, visits: Batches) -> Any:
+def _drawn(part: Problem, visits: Batches) -> Any:
     """What was drawn in one block."""
     return tuple(
         {name: level.source and level.source.batch(visit) for name, visit in batch.items()}  # pyright: ignore[reportAttributeAccessIssue]
-        for level, batch in zip(problem.levels, visits, strict=True)
+        for level, batch in zip(part.levels, visits, strict=True)
     )
 
 
@@ -91,56 +93,52 @@ def fill_table(
             "the start of a method with memory of every block visits all of them: "
             "draw_batches(..., every_block=True)."
         )
-    some = lambda which: jax.tree.map(lambda visits: visits.of(which), batches, is_leaf=_is_visits)
-    if problem.spread is not None:
 
-        def part(here: Problem, which: Array) -> tuple[PyTree, PyTree]:
-            own = lambda visits: dataclasses.replace(visits, blocks=jnp.arange(len(which)))
-            return fill_table(here, jax.tree.map(own, some(which), is_leaf=_is_visits), start, store)
+    def of_part(part: Problem, numbers: Array) -> tuple[PyTree, PyTree]:
+        count = len(numbers)
 
-        return by_parts(problem, part, jnp.arange(blocks.blocks))
-    shapes = jax.eval_shape(lambda: visit_blocks(problem, some(jnp.arange(1)), start))
-    stored = lambda dtype: store if store and jnp.issubdtype(dtype, jnp.floating) else dtype
-    outcome = jax.tree.map(lambda s: jnp.zeros(s.shape[1:], s.dtype), shapes[0])
-    table = jax.tree.map(lambda s: jnp.zeros((blocks.blocks, *s.shape[1:]), stored(s.dtype)), shapes[1])
+        def started(which: Array) -> tuple[PyTree, PyTree]:
+            def some(visits: Visits) -> Visits:
+                return dataclasses.replace(visits.of(numbers[which]), blocks=which)
 
-    def group(which: Array, new: Array, carry: Any) -> Any:
-        total, table = carry
-        each, rows = visit_blocks(problem, some(which), start)
-        share = lambda x: jnp.tensordot(new.astype(x.dtype), x, 1) / blocks.blocks
-        return jax.tree.map(lambda t, x: t + share(x), total, each), write_rows(table, which, rows)
+            return visit_blocks(part, jax.tree.map(some, batches, is_leaf=_is_visits), start)
 
-    return over_blocks(blocks.blocks, min(blocks.visit, blocks.blocks), group, (outcome, table))
+        def group(which: Array, new: Array, carry: Any) -> Any:
+            def add(total: Array, x: Array) -> Array:
+                return total + jnp.tensordot(new.astype(x.dtype), x, 1) / count
+
+            total, table = carry
+            each, rows = started(which)
+            return jax.tree.map(add, total, each), put(table, which, rows)
+
+        def zeros(s: Any) -> Array:
+            kept = store if store and jnp.issubdtype(s.dtype, jnp.floating) else s.dtype
+            return jnp.zeros((count, *s.shape[1:]), kept)
+
+        one, row = jax.eval_shape(started, jnp.arange(1))
+        total = jax.tree.map(lambda s: jnp.zeros(s.shape[1:], s.dtype), one)
+        return over_blocks(count, min(blocks.visit, count), group, (total, jax.tree.map(zeros, row)))
+
+    return over_parts(problem, of_part, jnp.arange(blocks.blocks))
 
 
 def visit_table(
     problem: Problem, batches: Batches, table: PyTree, move: Callable[..., Any], *more: PyTree
 ) -> tuple[PyTree, PyTree, PyTree]:
-    """``move(chain, batches, row, *more) = (outcome, new row)`` of every visited block.
+    """Calls ``move(chain, batches, row, *more) = (outcome, new row)`` for every visited block.
 
     Returns the average of the outcomes, the table with the new rows, and the rows that they replace.
     """
-    visited = visited_in(batches)
-    before = rows_of(problem, table, visited)
-    if problem.spread is not None:
-        moved = lambda here, chain, visits, *rows: move(chain, _drawn(here, visits), *rows)
-        each, table = _by_owners(problem, batches, moved, table, *more)
-        return mean_of_visited(each), table, before
-    each, rows = visit_blocks(problem, batches, move, before, *more)
-    # New rows that do not depend on old ones, such as the weights, could be written before those are
-    # read, and to be able to do so the compiler would copy the whole table at every step: so they do.
-    rows = jax.tree.map(lambda r, b: r + 0 * b.astype(r.dtype), rows, before)
-    return mean_of_visited(each), write_rows(table, visited, rows), before
+
+    def one(part: Problem, chain: Problem, visits: Batches, row: PyTree, *more: PyTree) -> Any:
+        outcome, new = move(chain, _drawn(part, visits), row, *more)
+        return (outcome, row), new
+
+    (each, before), table = _visit(problem, batches, one, table, *more)
+    return mean_of_visited(each), table, before
 
 
 def rows_of(problem: Problem, table: PyTree, blocks: Array) -> PyTree:
     """The rows of some blocks."""
-    if problem.spread is not None:
-        return problem.spread.take(table, blocks)
-    return jax.tree.map(lambda t: t.at[blocks].get(mode="promise_in_bounds"), table)
-
-
-def write_rows(table: PyTree, blocks: Array, rows: PyTree) -> PyTree:
-    """The table with the rows of some blocks replaced, in the dtypes of the table."""
-    write = lambda t, r: t.at[blocks].set(r.astype(t.dtype), mode="promise_in_bounds")
-    return jax.tree.map(write, table, rows)
+    assert problem.blocks is not None
+    return problem.blocks.holder.take(table, blocks)

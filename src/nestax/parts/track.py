@@ -39,7 +39,7 @@ class TrackState(eqx.Module):
 
 
 def track_init(example: PyTree, n: int | None = None, gain: str | None = None) -> TrackState:
-    """The memory of ``track`` before anything was seen.
+    """Makes the memory of ``track`` before anything was seen.
 
     Args:
         example: anything with the shape and the dtype of what is tracked, without an axis of draws or
@@ -254,7 +254,7 @@ def _first_state(g: PyTree, index: Any, gain: str | None) -> TrackState:
 
 
 def untracked(g: PyTree, index: Any, gain: str | None) -> PyTree:
-    """The value of a batch by itself: with gains that set themselves the mean of its draws."""
+    """Returns the value of a batch by itself: with gains that set themselves the mean of its draws."""
     return g if gain is None else jax.tree.map(lambda x: jnp.mean(x, 0 if index is None else 1), g)
 
 
@@ -276,7 +276,7 @@ def _check_gain(gain: Any) -> None:
 
 
 def _check_index(index: Any, state: TrackState) -> Array | None:
-    """The rows as an array; refuses those that cannot be, as far as they are known."""
+    """Returns the rows as an array; refuses those that cannot be, as far as they are known."""
     n = state.n
     if (index is None) != (n is None):
         raise SettingError(
@@ -366,7 +366,7 @@ def _check_devices(g: PyTree, value: PyTree) -> None:
 
 
 def _shapes(tree: PyTree) -> str:
-    """The shapes and dtypes of a tree, for a sentence."""
+    """Returns the shapes and dtypes of a tree, for a sentence."""
     leaves = (
         f"{x.dtype}{list(x.shape)}" if hasattr(x, "dtype") else type(x).__name__
         for x in jax.tree.leaves(tree)

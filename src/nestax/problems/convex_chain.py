@@ -41,7 +41,7 @@ def norm_of_affine(w: Array, draw: Any) -> Array:
 
 
 def total_of(fn: Any) -> Any:
-    """The outermost form of a level: its entries weighted by t and added up."""
+    """Returns the outermost form of a level: its entries weighted by t and added up."""
 
     def outer(x: Array, draw: Any) -> Array:
         row, t = draw
@@ -60,7 +60,7 @@ def convex_chain(
     seed: int = 0,
     **problem: Any,
 ) -> Problem:
-    """A strongly convex problem of K levels whose optimum is known, for trying methods out.
+    """Builds a strongly convex problem of K levels whose optimum is known, for trying methods out.
 
     Args:
         levels: K ≥ 1.

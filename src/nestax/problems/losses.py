@@ -14,6 +14,7 @@ from jaxtyping import Array, PyTree
 import nestax.trees as trees
 from nestax.chain.problem import is_drawn
 from nestax.errors import ProblemError, SettingError, choose
+from nestax.projections import takes_metric
 
 #: Rows whose losses are computed at once; more are computed in parts, again in the backward pass.
 ROWS_AT_ONCE = 8192
@@ -72,7 +73,7 @@ class RowLoss(eqx.Module):
         return self.loss(self.model(w, x), y)
 
     def each(self, w: PyTree, rows: tuple[Array, Array]) -> Array:
-        """The losses of many rows, stacked along a leading axis."""
+        """Returns the losses of many rows, stacked along a leading axis."""
         return of_rows(lambda row: self(w, row), rows)
 
 
@@ -91,10 +92,15 @@ class OnPart(eqx.Module):
     """A projection of one entry of the weights, which leaves the others alone."""
 
     name: str = eqx.field(static=True)
-    project: Callable[[PyTree], PyTree]
+    project: Callable[..., PyTree]
 
-    def __call__(self, w: dict[str, PyTree]) -> dict[str, PyTree]:
-        return w | {self.name: self.project(w[self.name])}
+    @property
+    def takes_metric(self) -> bool:
+        return takes_metric(self.project)
+
+    def __call__(self, w: dict[str, PyTree], metric: PyTree = None) -> dict[str, PyTree]:
+        own = {} if metric is None else {"metric": metric[self.name]}
+        return w | {self.name: self.project(w[self.name], **own)}
 
 
 class Fit(NamedTuple):
@@ -169,7 +175,7 @@ def fit_together(
 
 
 def start_of(w0: PyTree) -> PyTree:
-    """The starting weights, one draw of them if they are drawn."""
+    """Returns the starting weights, one draw of them if they are drawn."""
     return w0(jax.random.key(0)) if is_drawn(w0) else w0
 
 
@@ -249,7 +255,7 @@ def _targets(y: Any, name: str, loss: Any) -> np.ndarray:
 
 
 def read_labels(name: str, labels: Any, rows: int) -> tuple[np.ndarray, np.ndarray]:
-    """The labels, sorted, and which of them each row has."""
+    """Reads the labels, sorted, and which of them each row has."""
     labels = np.asarray(labels)
     if labels.shape != (rows,):
         raise ProblemError(
@@ -266,7 +272,7 @@ def read_labels(name: str, labels: Any, rows: int) -> tuple[np.ndarray, np.ndarr
 
 
 def read_numbers(x: Any, what: str) -> np.ndarray:
-    """A finite array with one entry, or row of entries, for every example."""
+    """Reads a finite array with one entry, or row of entries, for every example."""
     if hasattr(x, "toarray"):
         raise ProblemError(f"{what} is sparse: pass {what.split()[0]}.toarray().")
     try:

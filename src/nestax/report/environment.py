@@ -26,7 +26,7 @@ def environment() -> dict[str, Any]:
 
 
 def cores() -> int:
-    """Processor cores that this process may use."""
+    """Returns processor cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

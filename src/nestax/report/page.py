@@ -23,7 +23,7 @@ def require() -> Any:
 
 
 def render(**facts: Any) -> str:
-    """The page; every word that is not a figure is escaped."""
+    """Renders the page; every word that is not a figure is escaped."""
     jinja2 = require()
     source = importlib.resources.files("nestax.report").joinpath("page.html").read_text(encoding="utf-8")
     space = jinja2.Environment(
@@ -34,7 +34,7 @@ def render(**facts: Any) -> str:
 
 
 def as_svg(figure: Any) -> str:
-    """A matplotlib figure as SVG text, the same for the same figure."""
+    """Returns a matplotlib figure as SVG text, the same for the same figure."""
     import matplotlib
 
     out = io.StringIO()

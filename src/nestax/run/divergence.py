@@ -33,9 +33,8 @@ def warn_if_diverged(result: Result) -> Result:
 
 def warn_if_still(steps: int, before: PyTree, after: PyTree) -> None:
     """A warning if a run of at least one step has left its weights as they were, to the last bit."""
-    pairs = zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True)
-    here = lambda x: as_host(gathered(x))[0]
-    if steps and all(np.array_equal(here(old), here(new)) for old, new in pairs):
+    sides = [[as_host(gathered(x))[0] for x in jax.tree.leaves(w)] for w in (before, after)]
+    if steps and all(map(np.array_equal, *sides)):
         warn(
             f"The weights have not moved in {steps:,} step{'s' if steps > 1 else ''}: the learning rate "
             "is 0, or too small for their precision, or the gradient vanishes at the start."

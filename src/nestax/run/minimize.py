@@ -15,7 +15,6 @@ from nestax.checkpoints.asked import Checkpoint, keeper_of
 from nestax.checkpoints.fingerprint import described
 from nestax.devices.asked import Devices, sharing
 from nestax.devices.hosts import Hosts
-from nestax.devices.spread import spread_of_weights
 from nestax.errors import SettingError, check_seed, choose
 from nestax.estimators.registry import find
 from nestax.loop.chunks import At, Compiled
@@ -94,9 +93,8 @@ def minimize(
         raise SettingError(f"start must be the carry of a result; got {type(start).__name__}.")
     watch = Watch(stop, callback, began)
     seed = check_seed(seed)
-    spread = sharing(devices, ("rows", "blocks", "model"))
-    spread = spread or problem.spread or spread_of_weights(problem.w0)
-    keeper = keeper_of(checkpoint, Hosts(spread and spread.mesh))
+    sharded = sharing(devices, ("rows", "blocks", "model"), problem)
+    keeper = keeper_of(checkpoint, Hosts(sharded and sharded.mesh))
     budget = Budget(steps, samples, batch_size, init_batch_size, record_every, record)
     search = None
     if isinstance(estimator, str):
@@ -118,7 +116,7 @@ def minimize(
         start=start,
         search=search,
         copies=1 if start is None else 2,
-        spread=spread,
+        sharded=sharded,
     )
     compiled = run.compiled
     facts = {"run": "minimize", "seed": seed, "output": output, "record_every": run.stride}

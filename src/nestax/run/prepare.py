@@ -10,8 +10,10 @@ import numpy as np
 from jaxtyping import Array, PyTree
 
 from nestax.chain.problem import Problem, is_drawn
+from nestax.devices.asked import sharded_in
 from nestax.devices.hosts import Hosts, digest_of
-from nestax.devices.spread import Spread, at_place, weights_in_pieces
+from nestax.devices.mesh import at_place, shard, weights_in_pieces
+from nestax.devices.rows import Sharded
 from nestax.errors import SettingError, check_count
 from nestax.loop.chunks import Compiled
 from nestax.loop.columns import choose_columns
@@ -81,7 +83,7 @@ def prepare(
     search: Cost | None = None,
     grid: tuple[Callable[..., Any], PyTree] | None = None,
     copies: int = 2,
-    spread: Spread | None = None,
+    sharded: Sharded | None = None,
     in_lanes: bool = False,
 ) -> Prepared:
     """Makes a compiled run of what ``minimize``, ``sweep`` and ``autotune`` are asked for.
@@ -95,18 +97,18 @@ def prepare(
         start: the run that this one continues; None is a start.
         search: what finding the method has cost.
         grid: ``build(problem, setting)`` and the settings of all lanes; None means one lane.
-        copies, spread, in_lanes: as for ``Compiled``.
+        copies, sharded, in_lanes: as for ``Compiled``.
     """
     begin = 0 if start is None else start.step
-    hosts = Hosts(spread and spread.mesh)
+    hosts = Hosts(sharded and sharded.mesh)
     if hosts.many:
         facts = (*budget, output, begin)
         streams = streams_of(problem)
         arrays, about = comparable(problem, streams)
         hosts.agree("data, settings or seeds", digest_of((arrays, method, key, grid), (facts, about)))
         warn_if_equal(hosts, streams, [level.name for level in problem.levels])
-    if spread is not None and not in_lanes:
-        problem = shared_by(problem, spread)
+    if sharded is not None and not in_lanes:
+        problem = shared_by(problem, sharded)
     problem = method.estimator.view(problem)
     method.check(problem)
     columns = choose_columns(problem, budget.record, needed)
@@ -129,7 +131,7 @@ def prepare(
     problem = with_room(problem, courses) if courses else problem
     build, settings = grid or (None, ())
     lanes = len(jax.tree.leaves(settings)[0]) * key.shape[-1] if grid else 1
-    lanes = lanes // spread.size if spread is not None and in_lanes else lanes
+    lanes = lanes // sharded.size if sharded is not None and in_lanes else lanes
     parts = parts_that_fit(problem, estimator, sizes, first_sizes, lanes, hosts)
     plan = make_plan(
         problem,
@@ -143,33 +145,33 @@ def prepare(
     )
     feed = None
     if courses:
-        feed = Feed(problem, courses, plan.ahead, stride, total, spread)
+        feed = Feed(problem, courses, plan.ahead, stride, total, sharded)
         problem = with_room(problem, courses, feed.steps)
     if build is None:
-        build = method.lifted(problem.alone(), estimator, first_sizes)  # which asks for shapes
+        build = method.lifted(problem, estimator, first_sizes)  # which asks for shapes
     horizon = on_device(np.asarray(begin + steps, jnp.result_type(int)))
     lane = Lane(problem, build, horizon, plan)
-    compiled = Compiled(lane, settings, key, feed, copies, spread, in_lanes)
+    compiled = Compiled(lane, settings, key, feed, copies, sharded, in_lanes)
     return Prepared(compiled, meter, begin, total, stride, spent)
 
 
-def shared_by(problem: Problem, spread: Spread) -> Problem:
+def shared_by(problem: Problem, sharded: Sharded) -> Problem:
     """The problem with its rows, its blocks or its weights shared by devices."""
-    if spread.what == "model":
+    if sharded.what == "model":
         if is_drawn(problem.w0):
             return problem
-        places = weights_in_pieces(problem.w0, spread)
+        places = weights_in_pieces(problem.w0, sharded)
         return eqx.tree_at(lambda p: p.w0, problem, jax.tree.map(at_place, problem.w0, places))
     blocks = problem.blocks is not None
-    if blocks != (spread.what == "blocks"):
+    if blocks != (sharded.what == "blocks"):
         there, asked = ("blocks", "rows") if blocks else ("rows", "blocks")
         raise SettingError(
             f"the levels hold {there}, and no {asked} for devices to share: pass "
             f"nx.Devices(mesh, {there!r})."
         )
-    problem = problem.spread_over(spread)
+    problem = shard(problem, sharded)
     read_together = jax.process_count() > 1 and bool(streams_of(problem))
-    if problem.spread is None and not read_together:
+    if sharded_in(problem) is None and not read_together:
         raise SettingError(
             "no level has rows that devices could share, as nx.Population has: leave devices out, "
             "or run many settings by nx.sweep(devices=...)."

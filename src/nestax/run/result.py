@@ -128,9 +128,7 @@ def load(path: str | Path, like: PyTree = None) -> Result:
     except FileNotFoundError:
         raise ProblemError(f"there is no file {path}.") from None
     except files.OtherFormatError:
-        raise ProblemError(
-            f"{path} was written by another version of nestax: use that version."
-        ) from None
+        raise ProblemError(files.OTHER_VERSION.format(path)) from None
     except (files.DamagedError, OSError, KeyError):
         raise damaged from None
     if not known:
@@ -186,8 +184,10 @@ def diagnose(records: dict[str, np.ndarray], levels: tuple[str, ...]) -> list[st
         if np.isnan(records["believed_error"][-1, i]):
             out.append(_nothing_differed(name, int(records["step"][-1]) + 1))
             continue
-        usual = lambda column, i=i: _median(records[column][late, i])
-        bars = {what: (usual(own), usual(plain)) for what, (own, plain) in kinds.items()}
+        bars = {
+            what: tuple(_median(records[column][late, i]) for column in columns)
+            for what, columns in kinds.items()
+        }
         bars = {what: pair for what, pair in bars.items() if np.isfinite(pair).all() and pair[1] > 0}
         if not bars:
             out.append(f"level {name!r}: exact, so there is nothing to remember.")

@@ -17,7 +17,7 @@ from nestax.chain.problem import Problem
 from nestax.checkpoints.asked import Checkpoint, keeper_of
 from nestax.devices.asked import Devices, sharing
 from nestax.devices.hosts import Hosts, gathered
-from nestax.devices.spread import check_divides
+from nestax.devices.mesh import check_divides
 from nestax.errors import SettingError, check_count, check_seed
 from nestax.figures import plot_sweep
 from nestax.loop.status import Status
@@ -140,9 +140,11 @@ class Sweep:
     def to_frame(self) -> Any:
         """One row per setting, seed and record, as a pandas frame, with how the lane ended."""
         shape = (*self.status.shape, len(self.records["step"]))
-        wide = lambda x, axis: np.broadcast_to(
-            np.asarray(x).reshape([-1 if k == axis else 1 for k in range(3)]), shape
-        ).ravel()
+
+        def wide(x: Any, axis: int) -> np.ndarray:
+            column = np.asarray(x).reshape([-1 if k == axis else 1 for k in range(3)])
+            return np.broadcast_to(column, shape).ravel()
+
         columns = {name: wide(values, 0) for name, values in self.settings.items()}
         columns["seed"] = wide(np.arange(shape[1]), 1)
         names = np.asarray([[status.name for status in row] for row in self.status])
@@ -196,8 +198,8 @@ def sweep(
             True stops all lanes.
     """
     watch = Watch((), callback)
-    spread = sharing(devices, ("lanes",))
-    keeper = keeper_of(checkpoint, Hosts(spread and spread.mesh))
+    sharded = sharing(devices, ("lanes",))
+    keeper = keeper_of(checkpoint, Hosts(sharded and sharded.mesh))
     seeds = np.arange(check_count("seeds", seeds)) if np.ndim(seeds) == 0 else np.asarray(seeds)
     lengths = {len(column) for column in settings.values()} if isinstance(settings, dict) else set()
     if len(lengths) != 1:
@@ -214,8 +216,8 @@ def sweep(
         )
     for seed in seeds.ravel().tolist():
         check_seed(seed)
-    if spread is not None:
-        check_divides(spread, "settings", len(rows))
+    if sharded is not None:
+        check_divides(sharded, "settings", len(rows))
     if seeds.size > 1 and streams_of(problem):
         raise SettingError(
             "a stream hands the same rows to every seed, so that several would tell nothing about "
@@ -231,8 +233,8 @@ def sweep(
         output=output,
         grid=(built, {name: on_device(np.asarray(v, problem.dtype)) for name, v in settings.items()}),
         copies=1,
-        spread=spread,
-        in_lanes=spread is not None,
+        sharded=sharded,
+        in_lanes=sharded is not None,
     )
     facts = {"run": "sweep", "seeds": seeds.tolist(), "record_every": run.stride}
     ended = follow(run, watch=watch, keeper=keeper, facts=facts, progress=progress)

@@ -200,8 +200,8 @@ def _sizes_at_start(
     w = problem.project(problem.start(key))
     estimator = method.ready(problem, 1, sizes).estimator
     batches = draw_batches(problem, estimator, key, 0, first_sizes)
-    norm = lambda tree: optax.tree.norm(trees.as_average(tree))
-    return norm(w), norm(estimator.init(problem, w, batches)[0].grad)
+    gradient = estimator.init(problem, w, batches)[0].grad
+    return optax.tree.norm(trees.as_average(w)), optax.tree.norm(trees.as_average(gradient))
 
 
 def _judge(problem: Problem, w: PyTree, key: Array, samples: int) -> tuple[np.ndarray, Cost]:

@@ -96,7 +96,7 @@ class CoxRegressor(RegressorMixin, BaseEstimator):
         return self
 
     def predict(self, X: Any) -> np.ndarray:
-        """The log hazard of every row, beside that of the average one: high is early."""
+        """Returns the log hazard of every row, beside that of the average one: high is early."""
         return known_rows(self, X) @ self.coef_ + self.intercept_
 
     def score(self, X: Any, y: Any) -> float:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -105,7 +105,7 @@ class CoxRegressor(RegressorMixin, BaseEstimator):
         return concordance_index(event, time, self.predict(X))
 
     def baseline_survival(self, times: Any, stratum: Any = None) -> np.ndarray:
-        """The share of average rows without an event up to and including ``times``.
+        """Returns the share of average rows without an event up to and including ``times``.
 
         e^{−Λ(t)}, where Λ adds up 1/S_i over the events so far: Breslow's, with S_i for ties as fitted.
 
@@ -124,7 +124,7 @@ class CoxRegressor(RegressorMixin, BaseEstimator):
         return np.exp(-np.concatenate([[0.0], hazard])[np.searchsorted(when, times, side="right")])
 
     def predict_survival(self, X: Any, times: Any, stratum: Any = None) -> np.ndarray:
-        """The probability that a row has no event up to and including ``times``: rows × times.
+        """Returns the probability that a row has no event up to and including ``times``: rows × times.
 
         Args:
             X: rows, all of one stratum.
@@ -143,7 +143,7 @@ class CoxRegressor(RegressorMixin, BaseEstimator):
 
 
 def read_outcome(y: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Events and times, from a structured array or from times alone."""
+    """Reads events and times, from a structured array or from times alone."""
     if y is None:
         raise ValueError("requires y to be passed, but the target y is None.")
     if hasattr(y, "to_records") and getattr(y, "ndim", 1) == 2:

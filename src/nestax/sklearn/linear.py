@@ -115,11 +115,11 @@ class LinearModel(Fitted, abc.ABC):
         self._begin_run()
 
     def _scaled(self, X: np.ndarray) -> np.ndarray:
-        """The rows as the run sees them."""
+        """Returns the rows as the run sees them."""
         return np.pad(self._scaler.transform(X), [(0, 0), (0, len(self._w["slope"]) - X.shape[1])])
 
     def _losses_of(self, part: Part) -> np.ndarray:
-        """The loss of every row at the weights so far; in float64 whatever JAX computes in."""
+        """Returns the loss of every row at the weights so far; in float64 whatever JAX computes in."""
         X, y = part
         return self._losses(X @ self._w["slope"] + self._w["intercept"], y)
 
@@ -172,7 +172,7 @@ class LinearModel(Fitted, abc.ABC):
         raise NotImplementedError
 
     def _losses(self, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:
-        """The loss of every row."""
+        """Returns the loss of every row."""
         raise NotImplementedError
 
     def _targets_of_risk(self, risk: float) -> np.ndarray:
@@ -219,18 +219,18 @@ class LinearClassifier(LinearScores):
     """Logistic loss, or the multinomial one for three classes and more."""
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
-        """The logarithms of ``predict_proba``."""
+        """Returns the logarithms of ``predict_proba``."""
         return log_shares(self.decision_function(X))
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """The probability of every class, one column each, as the fitted model has it.
+        """Returns the probability of every class, one column each, as the fitted model has it.
 
         Where the loss moved the model towards a rare class, these are no frequencies.
         """
         return np.exp(self.predict_log_proba(X))
 
     def predict(self, X: Any) -> np.ndarray:
-        """The most probable class of every row."""
+        """Returns the most probable class of every row."""
         likely = self.predict_log_proba(X).argmax(axis=1)
         return self.classes_[likely]
 
@@ -253,7 +253,7 @@ class LinearRegressor(RegressorMixin, LinearModel):
     """
 
     def predict(self, X: Any) -> np.ndarray:
-        """The predicted target of every row."""
+        """Returns the predicted target of every row."""
         return known_rows(self, X) @ self.coef_ + self.intercept_
 
     @property
@@ -297,13 +297,13 @@ class LinearRegressor(RegressorMixin, LinearModel):
 
 
 def number_of(model: Any, name: str) -> Any:
-    """A setting; 0 for one that is still to be chosen."""
+    """Returns a setting; 0 for one that is still to be chosen."""
     value = getattr(model, name)
     return 0.0 if isinstance(value, str) and value == "auto" and name in model.chosen else value
 
 
 def log_shares(scores: np.ndarray) -> np.ndarray:
-    """The logarithms of probabilities; a single score belongs to the second of two classes."""
+    """Returns the logarithms of probabilities; a single score belongs to the second of two classes."""
     if scores.ndim == 1:
         scores = np.column_stack([np.zeros_like(scores), scores])
     return log_softmax(scores, axis=1)

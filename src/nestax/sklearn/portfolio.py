@@ -96,7 +96,7 @@ class MeanDeviationPortfolio(Fitted):
         return self._finish(exact, exact.settle(result.w))
 
     def partial_fit(self, X: Any, y: Any = None) -> Self:
-        """One pass over the returns X from where the call before ended; y is ignored.
+        """Makes one pass over the returns X from where the call before ended; y is ignored.
 
         The trackers go on with the new rows: several calls with the same rows are one run. After
         ``fit`` the weights are kept and the trackers start anew.
@@ -121,7 +121,7 @@ class MeanDeviationPortfolio(Fitted):
         return self._finish(exact, exact.settle(result.w))
 
     def predict(self, X: Any) -> np.ndarray:
-        """The return of the portfolio in every period."""
+        """Computes the return of the portfolio in every period."""
         return known_rows(self, X, "weights_") @ self.weights_
 
     def score(self, X: Any, y: Any = None) -> float:

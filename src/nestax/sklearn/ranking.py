@@ -82,7 +82,7 @@ class RankingClassifier(LinearScores):
         return self
 
     def predict(self, X: Any) -> np.ndarray:
-        """The second class where the score is above that of the rows which ``fit`` left out."""
+        """Returns the second class where the score is above that of the rows which ``fit`` left out."""
         above = self.decision_function(X) > 0
         return self.classes_[above.astype(int)]
 

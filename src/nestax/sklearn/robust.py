@@ -84,7 +84,7 @@ class RobustModel(LinearModel):
         return (KL if self.divergence == "kl" else ChiSquare)(self.penalty, self.radius)
 
     def _at_start(self, losses: np.ndarray, share: np.ndarray) -> tuple[AbstractDivergence, Dual]:
-        """The divergence for losses of this size, and dual variables to begin with."""
+        """Returns the divergence for losses of this size, and dual variables to begin with."""
         divergence = jax.tree.map(lambda x: jnp.asarray(x, jnp.result_type(float)), self._given())
         return divergence.start(_filled(losses), _filled(share))
 
@@ -107,7 +107,7 @@ class RobustModel(LinearModel):
         )
 
         def divergences(problem: Problem) -> list[AbstractDivergence]:
-            """Every place of the problem that holds the divergence."""
+            """Returns every place of the problem that holds the divergence."""
             first, second = problem.levels
             holders: list[Any] = [second.fn, problem.feasible]
             holders += [first.fn, first.onto] if member is None else []
@@ -137,7 +137,7 @@ class RobustModel(LinearModel):
     def _worst(
         self, part: tuple[np.ndarray, np.ndarray], member: np.ndarray | None
     ) -> tuple[float, dict[str, float]]:
-        """The risk in the worst case at the weights so far, and the dual variables where it is.
+        """Returns the risk in the worst case at the weights so far, and the dual variables where it is.
 
         It is a convex function of one of them.
         """

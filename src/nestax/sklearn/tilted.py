@@ -139,7 +139,7 @@ class TiltedModel(LinearModel):
         return parts
 
     def _reference(self, name: Any, risk: float) -> float:
-        """The risk of a group at the start, or less if exponentials of it have no room."""
+        """Returns the risk of a group at the start, or less if exponentials of it have no room."""
         steepest = max(abs(self.tilt_), abs(self.outer_tilt))
         reference = min(risk, ROOM / steepest) if steepest else risk
         if self.tilt_ * (reference - risk) > SIGHT:
@@ -157,7 +157,7 @@ class TiltedModel(LinearModel):
         return counts / counts.sum()
 
     def _chain(self, parts: dict[Any, Part]) -> Problem:
-        """The problem on these rows, from the weights so far.
+        """Returns the problem on these rows, from the weights so far.
 
         Its references are the risks of weights of zero in the first call that had the group, so that
         trackers can go on with other rows. Two rows a group with that risk are enough to set them, and
@@ -375,7 +375,7 @@ class TiltedRegressor(TiltedModel, LinearRegressor):
 
 
 def _thinned(part: Part) -> Part:
-    """Every row, or every second, third, …, such that few are left."""
+    """Returns every row, or every second, third, …, such that few are left."""
     X, y = part
     stride = -(-len(y) // KEPT_ROWS)
     return X[::stride], y[::stride]

@@ -41,7 +41,7 @@ class TiltedRows:
         self.share = np.full(len(counts), 1 / len(counts)) if balanced else counts / counts.sum()
 
     def fit(self, grid: Sequence[tuple[float, float]], new: np.ndarray) -> Iterator[np.ndarray]:
-        """Scores of new rows at a minimum for every inner tilt and penalty of a grid."""
+        """Yields scores of new rows at a minimum for every inner tilt and penalty of a grid."""
         for tilt, l2 in grid:
             start = np.zeros(self.rows.shape[1] * self.scores)
             minimum = minimize(
@@ -92,7 +92,7 @@ def tilted_mean(x: np.ndarray, tilt: float, share: np.ndarray | None = None) -> 
 def _mean_and_weights(
     x: np.ndarray, tilt: float, share: np.ndarray | None = None
 ) -> tuple[float, np.ndarray]:
-    """A tilted mean and its derivatives, p e^{tx} made to sum to one."""
+    """Returns a tilted mean and its derivatives, p e^{tx} made to sum to one."""
     share = np.full(len(x), 1 / len(x)) if share is None else share
     mean = tilted_mean(x, tilt, share)
     return mean, share * np.exp(tilt * (x - mean))

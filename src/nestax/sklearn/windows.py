@@ -11,12 +11,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree
 
-from nestax.draws.source import AbstractSource, Batch, Population
+from nestax.draws.rows import Batch
+from nestax.draws.source import AbstractSource, Population
 from nestax.trees import on_device
 
 
 def filled_size(rows: int, fewest: int) -> int:
-    """The next power of two, or ``fewest``, which is one."""
+    """Returns the next power of two, or ``fewest``, which is one."""
     return max(fewest, 2 ** math.ceil(math.log2(rows)))
 
 

@@ -7,37 +7,25 @@
     AMSGrad-type    h′_t = (1 − β′_t) h′_{t−1} + β′_t v_t²,   h_t = max(h_{t−1}, h′_t)
     AdaBound-type   h′_t as before,   h_t = h′_t clipped to [1/c_u², 1/c_l²]
 
-None averages v_t itself: an estimate with memory already is an average. Each is an Optax
-transformation, so the feasible set is met by a Euclidean projection afterwards; the theory has none.
+None averages v_t itself: an estimate with memory already is an average. A feasible set, which the theory
+has none of, is met by the projection in the norm of the step.
 
 The paper gives neither β′, δ nor h_0. Here h_0 = 0, and the averages are divided by their total weight
 1 − Π_{s≤t}(1 − β′_s) unless ``bias_correction=False``, which is the printed form: without it the first
 step is 1/√β′ times too long. These choices and the defaults are ours (INFERRED).
 """
 
-from collections.abc import Callable
-from typing import Any
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import optax
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, PyTree
 
-from nestax.errors import check_setting, is_traced
-from nestax.parts.settings import Setting, at
-
-
-class AdaptiveState(eqx.Module):
-    """Steps taken, weight of all squares averaged so far, their average h′, and AMSGrad's h."""
-
-    count: Int[Array, ""]
-    weight: Float[Array, ""]
-    mean: PyTree
-    largest: PyTree | None
+from nestax.errors import POSITIVE, UNIT, check_setting, is_traced
+from nestax.parts.scaling import AbstractScaling, Scaled, like, squared, toward
+from nestax.parts.settings import Setting, as_setting, at, setting
 
 
-def adagrad_mean(lr: Setting, delta: Setting = 1e-8) -> optax.GradientTransformation:
+def adagrad_mean(lr: Setting, delta: Setting = 1e-8) -> "Adaptive":
     """AdaGrad-type: h_t = (1/t) Σ_{s≤t} v_s², a mean, where AdaGrad itself has a sum.
 
     With a sum the steps would shrink like 1/√t on top of the schedule.
@@ -46,12 +34,12 @@ def adagrad_mean(lr: Setting, delta: Setting = 1e-8) -> optax.GradientTransforma
         lr: η > 0, a number or an Optax schedule.
         delta: δ > 0, a number; the default is INFERRED.
     """
-    return _rule(lr, delta, lambda count: 1 / (count + 1.0), False)
+    return Adaptive(lr, delta, one_over, bias_correction=False)
 
 
 def adam_type(
     lr: Setting, beta: Setting = 0.01, delta: Setting = 1e-8, bias_correction: bool = True
-) -> optax.GradientTransformation:
+) -> "Adaptive":
     """Adam-type: h_t = (1 − β′) h_{t−1} + β′ v_t²; Adam without the average of v itself.
 
     Args:
@@ -61,19 +49,19 @@ def adam_type(
         delta: δ > 0, a number, Adam's eps; the default is INFERRED, up to 1e-3 is sensible.
         bias_correction: divide h by its total weight; INFERRED, False is the printed form.
     """
-    return _rule(lr, delta, beta, bias_correction)
+    return Adaptive(lr, delta, beta, bias_correction=bias_correction)
 
 
 def amsgrad_type(
     lr: Setting, beta: Setting = 0.01, delta: Setting = 1e-8, bias_correction: bool = True
-) -> optax.GradientTransformation:
+) -> "Adaptive":
     """AMSGrad-type: h_t = max(h_{t−1}, h′_t), so that no entry's step ever grows by itself.
 
     Args:
         lr, beta, delta: as for ``adam_type``.
         bias_correction: take the maximum of corrected averages; INFERRED, False is the printed form.
     """
-    return _rule(lr, delta, beta, bias_correction, keep_largest=True)
+    return Adaptive(lr, delta, beta, bias_correction=bias_correction, keep_largest=True)
 
 
 def adabound_type(
@@ -83,7 +71,7 @@ def adabound_type(
     c_u: Setting = 1e2,
     delta: Setting = 1e-8,
     bias_correction: bool = True,
-) -> optax.GradientTransformation:
+) -> "Adaptive":
     """AdaBound-type: h_t = h′_t clipped to [1/c_u², 1/c_l²], so that c_l ≤ 1/√h_t ≤ c_u.
 
     The two bounds of the adaptive theorem hold by construction, up to δ: with it the factor lies
@@ -97,52 +85,41 @@ def adabound_type(
     """
     check_setting("c_l", c_l, "positive", lambda x: x > 0)
     check_setting("c_u", c_u, f"at least c_l = {c_l}", lambda x: is_traced(c_l) or x >= c_l)
-
-    def bound(h: Array) -> Array:
-        return jnp.clip(h, _like(c_u, h) ** -2, _like(c_l, h) ** -2)
-
-    return _rule(lr, delta, beta, bias_correction, bound)
+    bounds = as_setting(c_l), as_setting(c_u)
+    return Adaptive(lr, delta, beta, bounds, bias_correction=bias_correction)
 
 
-def _rule(
-    lr: Setting,
-    delta: Setting,
-    beta: Setting,
-    bias_correction: bool,
-    bound: Callable[[Array], Array] = lambda h: h,
-    *,
-    keep_largest: bool = False,
-) -> optax.GradientTransformation:
-    """All four: a weighted mean of squares (AdaGrad's weight is β′_t = 1/t), then what becomes of it."""
-    check_setting("lr", lr, "positive", lambda x: x > 0)
-    check_setting("beta", beta, "in (0, 1]", lambda x: (x > 0) & (x <= 1))
-    check_setting("delta", delta, "positive", lambda x: x > 0)
+class Adaptive(AbstractScaling):
+    """All four: a weighted mean h of squares (AdaGrad's weight is β′_t = 1/t), then what becomes of it.
 
-    def init(params: PyTree) -> Any:
-        zeros = jax.tree.map(jnp.zeros_like, params)
-        count = jnp.zeros((), jnp.int32)
-        weight = jnp.zeros(())
-        return AdaptiveState(count, weight, zeros, zeros if keep_largest else None)
+    bounds: c_l and c_u of AdaBound; None elsewhere.
+    """
 
-    def update(updates: PyTree, state: Any, params: PyTree = None) -> Any:
-        del params
-        rate = at(lr, state.count)
-        share = at(beta, state.count)
-        mean = jax.tree.map(lambda h, v: h + _like(share, h) * (v * v - h), state.mean, updates)
+    delta: Setting = setting(POSITIVE)
+    beta: Setting = setting(UNIT)
+    bounds: tuple[Setting, Setting] | None = None
+    bias_correction: bool = eqx.field(static=True, default=True)
+    keep_largest: bool = eqx.field(static=True, default=False)
+
+    def first(self, zeros: PyTree):
+        return jnp.zeros(()), zeros, zeros if self.keep_largest else None
+
+    def scaled(self, grad: PyTree, plain: PyTree, moments: PyTree, count: Array) -> Scaled:
+        weight, mean, largest = moments
+        share = at(self.beta, count)
+        mean = toward(mean, share, squared(plain))
         # The same average of ones: what it lacks to one is the weight still on h_0 = 0.
-        weight = state.weight + _like(share, state.weight) * (1.0 - state.weight)
-        h = jax.tree.map(lambda x: x / _like(weight, x), mean) if bias_correction else mean
-        h = jax.tree.map(bound, h)
-        if keep_largest:
-            h = jax.tree.map(jnp.maximum, state.largest, h)
-        change = jax.tree.map(
-            lambda v, h: -_like(rate, v) * v / (jnp.sqrt(h) + _like(delta, v)), updates, h
-        )
-        return change, AdaptiveState(state.count + 1, weight, mean, h if keep_largest else None)
-
-    return optax.GradientTransformation(init, update)
+        weight = toward(weight, share, jnp.ones(()))
+        h = jax.tree.map(lambda x: x / like(weight, x), mean) if self.bias_correction else mean
+        if self.bounds is not None:
+            least, most = self.bounds
+            h = jax.tree.map(lambda x: jnp.clip(x, like(most, x) ** -2, like(least, x) ** -2), h)
+        if self.keep_largest:
+            h = largest = jax.tree.map(jnp.maximum, largest, h)
+        stiff = jax.tree.map(lambda x: jnp.sqrt(x) + like(self.delta, x), h)
+        return Scaled(grad, stiff, (weight, mean, largest))
 
 
-def _like(number: Any, leaf: Array) -> Array:
-    """In the dtype of the weights, whatever the dtype of the setting."""
-    return jnp.asarray(number, leaf.dtype)
+def one_over(count: Array) -> Array:
+    """1, 1/2, 1/3, …: the mean of all so far."""
+    return 1 / (count + 1.0)

@@ -29,7 +29,7 @@ class Descent(AbstractStep):
 
 
 def step_of(estimator: AbstractEstimator, problem: Problem) -> AbstractStep:
-    """The step rule that a method was published with; plain descent where it names none."""
+    """Returns the step rule that a method was published with; plain descent where it names none."""
     step = estimator.published_step(problem)
     return Descent(0.1 if estimator.lr is None else estimator.lr) if step is None else step
 
@@ -52,7 +52,7 @@ def beta_of_order_root(count: Array, steps: Array) -> Array:
 
 
 def descent_beside(beta: Any, lr: Any) -> Descent:
-    """The step beside an estimator with forgetting rate ``beta``.
+    """Returns the step beside an estimator with forgetting rate ``beta``.
 
     Of constant length if beta is given, as in experiments; falling like (1 + t/100)^(−1/3) if it is left
     to fall as well, as in the theory.

@@ -39,7 +39,7 @@ class Course:
         self.base = 0
 
     def total(self, first: int, last: int) -> int:
-        """How many rows the steps ``first`` to ``last`` take; step 0 is the start."""
+        """Counts the rows that the steps ``first`` to ``last`` take; step 0 is the start."""
         if last < first:
             return 0
         start = sum(self.counts.start) if first == 0 else 0
@@ -49,11 +49,11 @@ class Course:
         return start + ordinary * sum(self.counts.step) + refreshes * sum(self.counts.refresh)
 
     def row(self, step: int) -> int:
-        """The first row of a step."""
+        """Returns the first row of a step."""
         return self.base + self.total(self.begin + 1, step - 1)
 
     def most(self, steps: int) -> int:
-        """The most rows that so many steps in a row take, and at least those of the start."""
+        """Bounds the rows that so many steps in a row take, from above, and those of the start."""
         refreshes = 0 if self.period is None else -(-steps // self.period)
         step = sum(self.counts.step)
         refresh = sum(self.counts.refresh)
@@ -93,7 +93,7 @@ def streams_of(problem: Problem) -> dict[int, Stream]:
 def courses_of(
     problem: Problem, estimator: Any, sizes: tuple[int, ...], first_sizes: tuple[int, ...]
 ) -> list[Course]:
-    """One for every stream that is drawn from, however many levels read it."""
+    """Lays out every stream that is drawn from, however many levels read it."""
     passes = [1] * len(problem.levels)
     period = refresh = None
     if estimator is not None:
@@ -130,7 +130,7 @@ def _refuse_few(problem: Problem, course: Course) -> None:
 
 
 def _refuse_equal(problem: Problem, courses: list[Course]) -> None:
-    """Two streams that begin alike would give two levels the same draws."""
+    """Refuses two streams that begin alike, for they would give two levels the same draws."""
     seen: dict[str, Course] = {}
     for course in courses:
         other = seen.setdefault(course.reader.about, course)

@@ -18,7 +18,7 @@ from jaxtyping import PyTree
 
 from nestax.chain.problem import Problem
 from nestax.devices.hosts import Hosts
-from nestax.devices.spread import Spread
+from nestax.devices.rows import Sharded
 from nestax.errors import ProblemError, SettingError
 from nestax.streams.course import Course, courses_of, streams_of
 from nestax.streams.shares import shared
@@ -31,6 +31,8 @@ PORTION_STEPS = 2**16
 PORTION_SECONDS = 0.5
 #: Seconds between two looks at whether a run that waits for rows is asked to stop.
 WAIT_SECONDS = 0.1
+
+STOPPED = "The run was stopped"
 
 #: Bytes at whose multiples arrays of a CPU begin.
 ALIGNED = 64
@@ -69,10 +71,7 @@ class Ahead:
 
 
 class NoFeed:
-    """Feeds nothing: the twin of ``Feed`` for a run without streams.
-
-    asked: tells whether the run is to stop; nobody waits here.
-    """
+    """Feeds nothing: the twin of ``Feed`` for a run without streams, whose rows never end."""
 
     courses: tuple[Course, ...] = ()
     asked: Callable[[], bool] = staticmethod(lambda: False)
@@ -94,7 +93,7 @@ class NoFeed:
 
     def why(self) -> str:
         """Names no stream."""
-        return "The run was stopped"
+        return STOPPED
 
     def position(self, step: int) -> list[dict[str, Any]]:
         """Returns the position of no stream."""
@@ -112,7 +111,7 @@ class Feed:
         courses: which rows its steps take.
         ahead, stride, last: for how many steps draws are made at once, steps between records, and the
             last step of the run.
-        spread: the devices of the run. Several processes read a share each, and whatever depends on a
+        sharded: the devices of the run. Several processes read a share each, and whatever depends on a
             clock, a signal or a reader is agreed on, a few numbers for a portion.
     """
 
@@ -123,15 +122,15 @@ class Feed:
         ahead: int,
         stride: int,
         last: int,
-        spread: Spread | None = None,
+        sharded: Sharded | None = None,
     ):
-        self.hosts = Hosts(spread and spread.mesh)
+        self.hosts = Hosts(sharded and sharded.mesh)
         self.names = [level.name for level in problem.levels]
         self.streams = streams_of(problem)
         self.last = last
         self.courses = courses
         for course in courses:
-            course.reader = shared(course.reader, spread, self.hosts)
+            course.reader = shared(course.reader, sharded, self.hosts)
         self.unit, self.steps = self._portion_steps(ahead, stride)
         self.next = self.unit
         # Two spaces that rows are read into by turns. While a portion is computed with, only the other
@@ -148,13 +147,13 @@ class Feed:
         self.asked: Callable[[], bool] = lambda: False  # whether the run is to stop
 
     def _portion_steps(self, ahead: int, stride: int) -> tuple[int, int]:
-        """The least and the most steps of a portion: whole strides, or else what is drawn at once."""
-        one = 0.0
+        """Bounds the steps of a portion: whole strides, or else what is drawn at once."""
+        size = 0.0
         for course in self.courses:
             often = 1 / course.period if course.period else 0.0
             rows = sum(course.counts.step) + often * sum(course.counts.refresh)
-            one += rows * _row_bytes(self.streams[course.levels[0]])
-        most = max(1, min(PORTION_STEPS, int(PORTION_BYTES / max(one, 1)), max(self.last, 1)))
+            size += rows * _row_bytes(self.streams[course.levels[0]])
+        most = max(1, min(PORTION_STEPS, int(PORTION_BYTES / max(size, 1)), max(self.last, 1)))
         unit = stride if stride <= most else min(ahead, most)
         return unit, most // unit * unit
 
@@ -198,7 +197,7 @@ class Feed:
     def why(self) -> str:
         """Says why there are no more rows."""
         why = None if self.now is None else self.now.why
-        return "The run was stopped" if why is None else f"The run was stopped: {why}"
+        return STOPPED if why is None else f"{STOPPED}: {why}"
 
     def _portion(self, step: int) -> Portion:
         now = self.now
@@ -223,7 +222,7 @@ class Feed:
         return self.now
 
     def _wait(self, ahead: Ahead) -> None:
-        """Until all processes have read; or until any is asked to stop, if that is before."""
+        """Waits until all processes have read, or until any is asked to stop, if that is before."""
         waiting = True
         while waiting:
             ahead.thread.join(WAIT_SECONDS)
@@ -245,8 +244,8 @@ class Feed:
             count = course.total(first, first + steps - 1)
             rows, why = course.reader.read(course.row(first), count, into)
             out.append((into, len(jax.tree.leaves(rows)[0]), why))
-        each = (time.perf_counter() - begin) / steps
-        more = min(4 * self.next, self.steps, int(PORTION_SECONDS / max(each, 1e-9)))
+        seconds = (time.perf_counter() - begin) / steps
+        more = min(4 * self.next, self.steps, int(PORTION_SECONDS / max(seconds, 1e-9)))
         self.next = max(self.unit, more // self.unit * self.unit)
         return out
 
@@ -294,15 +293,19 @@ class Feed:
 
 
 def with_streams(tree: Any, streams: dict[int, Stream]) -> Any:
-    """A problem, or a part of one, with other streams in its levels."""
+    """Puts other streams into the levels of a problem, or of a part of one."""
     if not streams:
         return tree
-    where = lambda problem: [problem.levels[k].source for k in streams]
-    return eqx.tree_at(where, tree, list(streams.values()), is_leaf=lambda x: isinstance(x, Stream))
+    return eqx.tree_at(
+        lambda problem: [problem.levels[k].source for k in streams],
+        tree,
+        list(streams.values()),
+        is_leaf=lambda x: isinstance(x, Stream),
+    )
 
 
 def with_first_rows(problem: Problem, size: int) -> Problem:
-    """The problem with ``size`` draws of step 0 at hand in every stream."""
+    """Returns the problem with ``size`` draws of step 0 at hand in every stream."""
     if not streams_of(problem):
         return problem
     levels = len(problem.levels)
@@ -311,7 +314,7 @@ def with_first_rows(problem: Problem, size: int) -> Problem:
 
 
 def with_room(problem: Problem, courses: Iterable[Course], steps: int = 1) -> Problem:
-    """The problem with room for the rows of the start or of so many steps, and nothing in it."""
+    """Returns the problem with room for the rows of the start or of so many steps, all zeros."""
     streams = streams_of(problem)
     new = {}
     for course in courses:
@@ -326,7 +329,7 @@ def _row_bytes(stream: Stream) -> int:
 
 
 def _space(stream: Stream, count: int) -> PyTree:
-    """Room for rows that begins where a CPU can compute with it as it is."""
+    """Makes room for rows, at an address where a CPU can compute with it as it is."""
 
     def one(x: Any) -> np.ndarray:
         shape = (count, *x.shape[1:])

@@ -27,7 +27,7 @@ class Item(NamedTuple):
     state: Any
 
     def cut(self, first: int, end: int) -> PyTree:
-        """Those of its rows that lie between the two."""
+        """Returns those of its rows that lie between the two."""
         return jax.tree.map(lambda x: x[max(0, first - self.first) : end - self.first], self.rows)
 
 
@@ -79,8 +79,8 @@ class Items(Reader):
                     f"{self.why} The run had read {start:,} rows: give it the iterator that it began "
                     "with."
                 )
-            there = (i for i in self.kept if i.first < start + count and i.end > start)
-            parts = [i.cut(start, start + count) for i in there]
+            items = (i for i in self.kept if i.first < start + count and i.end > start)
+            parts = [i.cut(start, start + count) for i in items]
             return parts, self.why if self.end < start + count else None
 
     def _forget(self, row: int) -> None:
@@ -94,7 +94,7 @@ class Items(Reader):
         return self.items.get_state() if self.has_state else None  # pyright: ignore[reportAttributeAccessIssue]
 
     def _pull(self) -> None:
-        """One item more, or the reason why there is none."""
+        """Reads one item more, or the reason why there is none."""
         try:
             if self.state is None:
                 self.state = self._state_now()
@@ -120,7 +120,7 @@ class Items(Reader):
             self.state = state
 
     def _as_rows(self, item: Any) -> PyTree:
-        """An item as rows with a leading axis, compared with the first one."""
+        """Turns an item into rows with a leading axis; refuses one unlike the first."""
         rows = jax.tree.map(np.asarray, item)
         leaves = jax.tree.leaves(rows)
         if not leaves:
@@ -146,8 +146,8 @@ class Items(Reader):
         if not self.has_state:
             return {"row": row}
         with self.keeping:
-            there = (item for item in self.kept if item.end > row)
-            item = next(there, None) or Item(self.end, self.end, None, self.state)
+            later = (item for item in self.kept if item.end > row)
+            item = next(later, None) or Item(self.end, self.end, None, self.state)
         state = _as_json(item.state)
         return {"row": row} if state is None else {"row": row, "item": item.first, "state": state}
 
@@ -170,7 +170,7 @@ class Items(Reader):
 
 
 def _as_json(state: Any) -> Any:
-    """A state as JSON, as Grain's are, or bytes as text; None if it is anything else."""
+    """Writes a state as JSON, as Grain's are, or bytes as text; None if it is anything else."""
     if isinstance(state, bytes):
         return {"bytes": state.hex()}
     try:

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from nestax.errors import ProblemError
+from nestax.trees import first_nonfinite
 
 #: How many rows in a row are looked at to tell one set of rows from another.
 LOOKED_AT = 1_024
@@ -45,7 +46,7 @@ class Reader:
     own: bool = False
 
     def read(self, start: int, count: int, into: PyTree = None) -> Read:
-        """Rows start, …, start + count − 1, finite and all alike; or fewer, and why.
+        """Reads the rows start, …, start + count − 1, finite and all alike; or fewer, and says why.
 
         Args:
             into: arrays whose first rows are to take them, so that they are copied only once.
@@ -62,7 +63,7 @@ class Reader:
         )
 
     def _read(self, start: int, count: int) -> tuple[list[PyTree], str | None]:
-        """The same in parts."""
+        """Reads the same in parts."""
         raise NotImplementedError
 
     # What a run asks; where several processes read together, ``Shared`` answers.
@@ -107,7 +108,7 @@ class FromParts(Reader):
             raise ProblemError("data is empty: it needs at least one row.")
 
     def _part(self, number: int, first: int, last: int) -> PyTree:
-        """Rows ``first`` to ``last`` of a part."""
+        """Reads the rows ``first`` to ``last`` of a part."""
         raise NotImplementedError
 
     def _read(self, start: int, count: int) -> tuple[list[PyTree], str | None]:
@@ -137,8 +138,8 @@ class FromParts(Reader):
         for start in sorted(starts):
             for x in jax.tree.leaves(self.read(start, some).rows):
                 digest.update(np.ascontiguousarray(x).data)
-        found = digest.hexdigest()[:16]
-        return f"{self.size:,} rows of {shapes(self.one)} with SHA-256 {found} at {len(starts)} places"
+        text = f"{self.size:,} rows of {shapes(self.one)} with SHA-256 {digest.hexdigest()[:16]}"
+        return f"{text} at {len(starts)} places"
 
 
 class Arrays(FromParts):
@@ -212,9 +213,9 @@ class Parquet(FromParts):
         self.columns = list(fields) if columns is None else list(columns)
         unknown = [name for name in self.columns if name not in fields]
         if unknown or not self.columns:
-            there = ", ".join(list(fields)[:20]) or "none"
+            names = ", ".join(list(fields)[:20]) or "none"
             raise ProblemError(
-                f"{path} has no column {', '.join(map(repr, unknown)) or 'at all'}; there are {there}."
+                f"{path} has no column {', '.join(map(repr, unknown)) or 'at all'}; there are {names}."
             )
         kinds = pyarrow.types
         other = [
@@ -241,7 +242,7 @@ class Parquet(FromParts):
             return self._group(number)[first:last]
 
     def _group(self, number: int) -> np.ndarray:
-        """A row group as an array; the last one is kept, for parts of it are asked for in turn."""
+        """Reads a row group; the last one is kept, for parts of it are asked for in turn."""
         if self.held is not None and self.held[0] == number:
             return self.held[1]
         self.held = None  # two of them need not fit into memory
@@ -272,7 +273,7 @@ class Parquet(FromParts):
 
 
 def words(error: Exception) -> str:
-    """The first line of a message, of bounded length, without the stop at its end."""
+    """Returns the first line of a message, of bounded length, without the stop at its end."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0][:TOLD].rstrip(". ")
 
@@ -300,20 +301,11 @@ def _joined(parts: list[PyTree], one: PyTree, into: PyTree) -> PyTree:
         into = jax.tree.map(lambda s: np.empty((many, *s.shape), s.dtype), one)
     rows = jax.tree.map(lambda x: x[:many], into)
     if parts:
-        join = lambda out, *xs: np.concatenate(xs, out=out, casting="unsafe")
-        jax.tree.map(join, rows, *parts)
+        jax.tree.map(lambda out, *x: np.concatenate(x, out=out, casting="unsafe"), rows, *parts)
     return rows
 
 
 def _first_bad(rows: PyTree) -> int | None:
-    """The first row with an entry that is not finite."""
-    found = []
-    for x in jax.tree.leaves(rows):
-        if x.dtype.kind in "biu":
-            continue
-        with np.errstate(over="ignore", invalid="ignore"):
-            fine = np.isfinite(np.sum(x))  # then its terms are, and this takes no memory
-        if not fine:
-            bad = ~np.isfinite(x).reshape(len(x), -1).all(axis=1)
-            found += [int(np.argmax(bad))] if bad.any() else []
-    return min(found, default=None)
+    """Finds the first row with an entry that is not finite."""
+    bad = [first_nonfinite(x) for x in jax.tree.leaves(rows)]
+    return min((int(index[0]) for index, _ in filter(None, bad)), default=None)

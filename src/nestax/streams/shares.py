@@ -17,7 +17,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
 from nestax.devices.hosts import Hosts
-from nestax.devices.spread import Spread, at_place
+from nestax.devices.mesh import at_place
+from nestax.devices.rows import Sharded
 from nestax.errors import warn
 from nestax.programs import kept
 from nestax.streams.readers import Read, Reader
@@ -66,18 +67,18 @@ class Share(NamedTuple):
 class Shared(Reader):
     """Of several processes each reads its share of the rows of a reader, and all get all of them."""
 
-    def __init__(self, reader: Reader, spread: Spread, hosts: Hosts):
+    def __init__(self, reader: Reader, sharded: Sharded, hosts: Hosts):
         self.reader = reader
         self.one, self.size, self.about, self.own = reader.one, reader.size, reader.about, reader.own
         self.hosts = hosts
         self.share = Share(jax.process_index(), jax.process_count(), reader.own)
         firsts: dict[int, Any] = {}
-        for device in spread.mesh.devices.flat:
+        for device in sharded.mesh.devices.flat:
             firsts.setdefault(device.process_index, device)
         line = np.asarray([firsts[k] for k in sorted(firsts)])
         self.mesh = Mesh(line, ("process",), axis_types=(AxisType.Auto,))
-        self.everywhere = spread.everywhere
-        self.here = spread.mesh.local_devices
+        self.everywhere = sharded.everywhere
+        self.here = sharded.mesh.local_devices
 
     def read(self, start: int, count: int, into: PyTree = None) -> Read:
         return self.reader.read(*self.share.rows(start, count), into)
@@ -88,11 +89,11 @@ class Shared(Reader):
     def agreed(self, start: int, count: int, many: int, why: str | None) -> tuple[int, str]:
         lacks = many < self.share.rows(start, count)[1]
         whole = self.share.offset(start, count, many) if lacks else count
-        each = self.hosts.told(np.asarray(whole))[:, 0]
-        if each.min() == count:
+        offsets = self.hosts.told(np.asarray(whole))[:, 0]
+        if offsets.min() == count:
             return count, ""
-        process = int(each.argmin())
-        return int(each.min()), f" in process {process}: {self.hosts.all_sent(why)[process]}"
+        process = int(offsets.argmin())
+        return int(offsets.min()), f" in process {process}: {self.hosts.all_sent(why)[process]}"
 
     def handed(self, rows: PyTree, start: int, count: int, most: int) -> PyTree:
         index = np.zeros(most, np.int32)
@@ -127,16 +128,16 @@ class Shared(Reader):
         return self.reader.go_to(self.share.rows(row, 0)[0], position["each"][self.share.number])
 
 
-def shared(reader: Reader, spread: Spread | None, hosts: Hosts) -> Reader:
+def shared(reader: Reader, sharded: Sharded | None, hosts: Hosts) -> Reader:
     """Returns what reads the rows of a run: of one process the reader itself."""
-    return Shared(reader, spread, hosts) if spread is not None and hosts.many else reader
+    return Shared(reader, sharded, hosts) if sharded is not None and hosts.many else reader
 
 
 def _joined(mesh: Mesh) -> Callable[..., PyTree]:
     def join(parts: PyTree, index: jax.Array) -> PyTree:
         # Gathered and not summed over masks, for −0.0 + 0.0 is 0.0.
-        whole = lambda x: jax.lax.all_gather(x, "process", tiled=True)
-        return jax.tree.map(lambda x: jnp.take(whole(x), index, axis=0), parts)
+        whole = jax.lax.all_gather(parts, "process", tiled=True)
+        return jax.tree.map(lambda x: jnp.take(x, index, axis=0), whole)
 
     specs = (PartitionSpec("process"), PartitionSpec())
     mapped = jax.shard_map(join, mesh=mesh, in_specs=specs, out_specs=PartitionSpec(), check_vma=False)
@@ -144,7 +145,7 @@ def _joined(mesh: Mesh) -> Callable[..., PyTree]:
 
 
 def comparable(problem: Any, streams: dict[int, Stream]) -> tuple[Any, list[str]]:
-    """What all processes must have been given alike: a tree of arrays, and facts about its streams.
+    """Returns what all processes must have been given alike: arrays, and facts about streams.
 
     The rows of iterators are those of one process.
     """
@@ -157,11 +158,11 @@ def comparable(problem: Any, streams: dict[int, Stream]) -> tuple[Any, list[str]
 
 def warn_if_equal(hosts: Hosts, streams: dict[int, Stream], names: list[str]) -> None:
     """Warns of iterators that give every process the same rows, which a step then sees repeatedly."""
-    own = {id(stream.reader): k for k, stream in streams.items() if stream.reader.own}
-    for k in own.values():
+    levels = {id(stream.reader): k for k, stream in streams.items() if stream.reader.own}
+    for k in levels.values():
         digest = hashlib.sha256(streams[k].reader.about.encode()).digest()
-        each = hosts.told(np.frombuffer(digest[:8], np.uint64))
-        if hosts.first and len(np.unique(each)) < len(each):
+        digests = hosts.told(np.frombuffer(digest[:8], np.uint64))
+        if hosts.first and len(np.unique(digests)) < len(digests):
             warn(
                 f"level {names[k]!r}: iterators of two processes begin with the same rows, and a step "
                 "would see them more than once: give every process its share, such as "

@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, PyTree
 
-from nestax.draws.source import AbstractSource, Batch
+from nestax.draws.rows import Batch
+from nestax.draws.source import AbstractSource
 from nestax.errors import ProblemError
 from nestax.streams.items import Items
 from nestax.streams.readers import Arrays, Parquet, Reader
@@ -78,7 +79,7 @@ class Stream(AbstractSource):
         return eqx.tree_at(lambda s: (s.rows, s.first, s.starts), self, new)
 
     def some(self, count: int) -> Batch:
-        """The first rows, at most so many."""
+        """Returns the first rows, at most so many."""
         return Batch(self._like(self.reader.read(0, count).rows))
 
     def _like(self, rows: PyTree) -> PyTree:
@@ -108,7 +109,7 @@ class Stream(AbstractSource):
 
 
 def reader_of(data: Any, columns: list[str] | None, batches: bool) -> Reader:
-    """The reader for what a user calls data."""
+    """Makes the reader for what a user calls data."""
     if isinstance(data, Reader):
         return data
     if isinstance(data, str | Path):

@@ -73,8 +73,9 @@ class Comparison:
         runs = {name: run for name, run in self.runs.items() if run.finite.any()}
         samples = {name: run.records["samples"] for name, run in runs.items()}
         # Runs that diverged are counted in the table; here they would hide the others.
-        lanes = lambda run, column: run.records[column][0][run.finite[0]]
-        curves = {c: {name: lanes(run, c) for name, run in runs.items()} for c in columns}
+        curves = {
+            c: {name: run.records[c][0][run.finite[0]] for name, run in runs.items()} for c in columns
+        }
         return plot_panels(samples, curves, path)
 
 
@@ -170,11 +171,11 @@ def compare(
 
 def tabulate(runs: dict[str, Sweep], names: Sequence[str], by: str) -> Table:
     """One row per method, the best first, with its settings of these names."""
-    end = lambda run: float(_ends(run, by)[0].mean())
-    first = min(runs.values(), key=end, default=None)
+    order = sorted(runs, key=lambda name: float(_ends(runs[name], by)[0].mean()))
+    first = runs[order[0]] if order else None
     rows = [
         [name, *_row(runs[name], names, by), *_above(runs[name], first, by), *_also(runs[name])]
-        for name in sorted(runs, key=lambda name: end(runs[name]))
+        for name in order
     ]
     result = [by, "± std", "above the first", "± error", "grad_norm", "diverged"]
     return Table(["method", *names, "steps", "samples", *result], rows)

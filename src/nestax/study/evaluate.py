@@ -18,8 +18,9 @@ from nestax.chain.level import Level
 from nestax.chain.problem import Problem
 from nestax.devices.asked import Devices, sharing
 from nestax.devices.hosts import gathered
-from nestax.devices.spread import at_place
-from nestax.draws.source import AbstractSource, Batch, Coupling, Groups
+from nestax.devices.mesh import at_place
+from nestax.draws.rows import HERE, Batch, Coupling, held_by
+from nestax.draws.source import AbstractSource, Groups
 from nestax.errors import ProblemError, check_count, check_setting
 from nestax.parts.estimator import draw_batches
 from nestax.programs import compute
@@ -86,17 +87,17 @@ def evaluate(
         )
     if problem.endless:
         return _nested(problem, w, confidence, draws, seed)
-    spread = sharing(devices, ("rows", "blocks")) or problem.spread
-    if spread is not None and streams_of(problem) and jax.process_count() > 1:
+    sharded = sharing(devices, ("rows", "blocks"), problem)
+    if sharded is not None and streams_of(problem) and jax.process_count() > 1:
         raise ProblemError(
             "nx.evaluate does not read a Stream in several processes together: leave devices out, and "
             "let one of them evaluate it."
         )
-    if spread is not None:
-        problem = at_place(shared_by(problem, spread), spread.everywhere)
-        w = at_place(w, spread.everywhere)
+    if sharded is not None:
+        problem = at_place(shared_by(problem, sharded), sharded.everywhere)
+        w = at_place(w, sharded.everywhere)
     if problem.blocks is not None:  # side by side, where their devices are
-        problem = problem.alone().every_block()
+        problem = held_by(problem, HERE).every_block()
     drawn = None
     if draws is not None:
         sizes = tuple(check_count("draws", draws) for _ in problem.levels)
@@ -253,7 +254,7 @@ def _mean_over(fn: Callable[..., PyTree], level: Level, x: PyTree, *rest: PyTree
 
 
 def _parts(stream: Stream) -> Iterator[tuple[float, Batch]]:
-    """Every row of a stream once, in parts of bounded size, each with its share of all rows."""
+    """Yields every row of a stream once, in parts of bounded size, each with its share of all rows."""
     size = stream.reader.size
     example = stream.example()
     if size is None:
@@ -284,31 +285,27 @@ def _effects(level: Level, x: PyTree, batch: Any, adjoint: PyTree) -> list[Array
         # Outputs are sums over the groups, so the effect of a row is the same whatever the other rows.
         sizes = [member.size for member in batch.members]
         return [over(lambda k, g=g: _vary(batch, g, k), size) for g, size in enumerate(sizes)]
-    if isinstance(batch, Batch) and batch.spread is not None:
-        effects = batch.spread.map(_effects_here, batch.draws, (level.bare, x, adjoint))
-    else:
-        effects = over(lambda k: batch.part(k, 1), batch.size)
+
+    def of_part(draws: PyTree) -> tuple[tuple[()], Array]:
+        part = Batch(draws)
+        return (), over(lambda k: part.part(k, 1), part.size)
+
+    effects = batch.holder.total_and_rows(of_part, batch.draws)[1]
     if batch.weights is None:
         return [effects]
     # Σ weight·(effect − mean), written as a mean over the draws.
     return [(effects - batch.weights @ effects) * batch.weights * batch.size]
 
 
-def _effects_here(draws: PyTree, shared: Any) -> Array:
-    """The effects of the draws that a device holds."""
-    level, x, adjoint = shared
-    return _effects(level, x, Batch(draws), adjoint)[0]
-
-
 def _vary(groups: Coupling, group: int, k: Array) -> Batch:
-    """One draw: row k of one group, the first row of all others."""
+    """Returns one draw: row k of one group, the first row of all others."""
     first = jnp.zeros(1, jnp.int32)
     members = enumerate(groups.members)
     return Batch(tuple(m.rows(k[None] if number == group else first).draws for number, m in members))
 
 
 def _members(source: AbstractSource | None) -> tuple[Any, ...]:
-    """The samples that a source holds; none for a deterministic level."""
+    """Returns the samples that a source holds; none for a deterministic level."""
     if source is None:
         return ()
     return source.members if isinstance(source, Groups) else (source,)

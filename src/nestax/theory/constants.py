@@ -25,7 +25,8 @@ from jaxtyping import Array, Float, PyTree
 
 from nestax.chain.level import Level
 from nestax.chain.problem import Problem
-from nestax.draws.source import Batch, Population
+from nestax.draws.rows import Batch
+from nestax.draws.source import Population
 from nestax.errors import (
     ProblemError,
     SettingError,
@@ -224,7 +225,7 @@ def _batch(level: Level, key: Array, draws: int) -> Batch | None:
 def _observe(
     level: Level, points: Float[Array, "n d"], batch: Batch | None, first: Float[Array, "n 4 d"]
 ) -> tuple[dict[str, Array], Float[Array, "n m"]]:
-    """Squares of all constants at every point, and the mean values there.
+    """Computes squares of all constants at every point, and the mean values there.
 
     first: what power iteration starts from, one vector for each of four constants.
     """
@@ -286,7 +287,7 @@ def _between(first: PyTree, second: PyTree, distance: Array) -> tuple[Array, Arr
 
 
 def _largest(forms: Callable[[Array], Array], first: Float[Array, "n d"]) -> Float[Array, " n"]:
-    """The largest value of each of n quadratic forms over unit vectors, by power iteration.
+    """Computes the largest value of each of n quadratic forms over unit vectors, by power iteration.
 
     Form k sees row k only, so that the gradient of their sum holds the gradient of each.
     """

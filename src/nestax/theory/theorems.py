@@ -177,7 +177,7 @@ def theorem_1(constants: Constants, *, c: float | None = None, a: float | None =
 
 
 def theorem_1_bound(constants: Constants, steps: int, gap: float) -> float:
-    """The bound on E‖∇F(w_τ)‖ after T iterations that the proof of Theorem 1 ends with.
+    """Computes the bound on E‖∇F(w_τ)‖ after T iterations that the proof of Theorem 1 ends with.
 
         √M·(a + T)^{1/6}/√T,   M = 2Δ_F + 2K(σ_f² + σ_J²)/(c_0 η_0) + 100 L_1⁴ ln(T + 1),
 
@@ -348,7 +348,7 @@ def samples_needed(
     mu: float | None = None,
     D: float | None = None,
 ) -> Budget:
-    """How many iterations and draws the theorems ask for before they promise accuracy ε.
+    """Returns how many iterations and draws the theorems ask for before they promise accuracy ε.
 
     Explicit, to the last constant that the paper gives:
 
@@ -388,7 +388,7 @@ def samples_needed(
 
 
 def _terms(constants: Constants, gradient: float, movement: float) -> list[float]:
-    """The terms of L_1; L_3 weighs the error of the gradient and the movement of the inputs."""
+    """Computes the terms of L_1; L_3 weighs the error of the gradient and the movement of the inputs."""
     K = constants.levels
     noise = constants.sigma_f**2
     mean_squares = constants.mean_L_J**2 + constants.mean_L_f**2
@@ -469,7 +469,7 @@ def _whole(steps: float) -> int:
 
 
 def _least(enough: Callable[[int], bool]) -> int:
-    """The least T ≥ 1 with ``enough(T)``, which stays true once it is."""
+    """Computes the least T ≥ 1 with ``enough(T)``, which stays true once it is."""
     high = 1
     while not enough(high):
         high *= 2

@@ -81,13 +81,13 @@ def gains(
 
 
 def squared_error(k1, k2, P, R, Q, C, s2) -> torch.Tensor:
-    """The expected squared error after a step with any gains."""
+    """Computes the expected squared error after a step with any gains."""
     kept = (1 - k1) ** 2 * P + (1 - k1 - k2) ** 2 * s2
     return kept + k1 * k1 * R + 2 * k1 * k2 * C + k2 * k2 * Q
 
 
 def smooth_root(before: torch.Tensor, now: torch.Tensor, rate: torch.Tensor) -> torch.Tensor:
-    """The root of the mean of two squares with a sign, the second with the weight ``rate``."""
+    """Computes the root of the mean of two squares with a sign, the second with the weight ``rate``."""
     unit = _or_one(torch.maximum(before.abs(), now.abs()))
     # In a unit of their own: the squares of 10⁻³⁰ are 0 in single precision.
     mean = (1 - rate) * _signed_square(before / unit) + rate * _signed_square(now / unit)
@@ -95,7 +95,7 @@ def smooth_root(before: torch.Tensor, now: torch.Tensor, rate: torch.Tensor) -> 
 
 
 def _covariance(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """The covariance of two means over the draws, summed over entries, of centred draws."""
+    """Computes the covariance of two means over the draws, summed over entries, of centred draws."""
     draws = a.shape[1]
     return (a * b).sum((1, 2)) / (draws * max(draws - 1, 1))
 

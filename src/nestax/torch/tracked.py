@@ -168,7 +168,7 @@ class Tracked(torch.nn.Module):
         return torch.chunk(shown, _processes())[rank]
 
     def _rows(self, index: torch.Tensor) -> torch.Tensor:
-        """The rows of all processes."""
+        """Returns the rows of all processes."""
         rows = torch.cat(_everywhere(index.to(self.value.device)))
         # One below 0 would count from the end, and shall end in an error like one that is too large.
         return rows.masked_fill(rows < 0, len(self.value))
@@ -323,7 +323,7 @@ def _processes() -> int:
 
 
 def _everywhere(x: torch.Tensor) -> list[torch.Tensor]:
-    """The same tensor of every process, in their order."""
+    """Returns the same tensor of every process, in their order."""
     if _processes() == 1:
         return [x]
     parts = [torch.empty_like(x) for _ in range(_processes())]

@@ -46,7 +46,7 @@ class Ranks(eqx.Module):
 
 
 def wedge(ranks: tuple[Array, Array]) -> tuple[Array, Array]:
-    """Projection onto 0 ≤ p ≤ q."""
+    """Projects onto 0 ≤ p ≤ q."""
     p, q = ranks
     middle = (p + q) / 2
     return jnp.maximum(jnp.minimum(p, middle), 0), jnp.maximum(jnp.maximum(q, middle), 0)

@@ -72,13 +72,13 @@ class Nearness(eqx.Module):
         (x_i, z_i, i), (x_j, z_j, j) = pair
         temperature = w["temperature"] if self.towers.learned else fixed[0]
         anchor, partner = self.towers.left(w, x_i), self.towers.right(w, z_i)
-        cosines = {"x": anchor @ self.towers.right(w, z_j)}
+
+        def near(cosine: Array) -> Array:
+            return but_own(i, j, jnp.exp((cosine - anchor @ partner) / temperature), self.rows)
+
+        u = {"x": near(anchor @ self.towers.right(w, z_j))}
         if self.symmetric:
-            cosines["z"] = partner @ self.towers.left(w, x_j)
-        u = {
-            side: but_own(i, j, jnp.exp((cosine - anchor @ partner) / temperature), self.rows)
-            for side, cosine in cosines.items()
-        }
+            u["z"] = near(partner @ self.towers.left(w, x_j))
         return (u, temperature) if self.towers.learned else u
 
 
@@ -228,7 +228,7 @@ def contrastive(
 
 
 def _fit(w0: PyTree, towers: Towers, views: list[np.ndarray]) -> tuple[Any, Array, Array]:
-    """The dtype of the weights, and the views in it; refuses encoders that do not fit."""
+    """Returns the dtype of the weights, and the views in it; refuses encoders that do not fit."""
     start = start_of(w0)
     dtype = dtype_of(start)
     X, Z = trees.cast(tuple(jnp.asarray(view) for view in views), dtype)

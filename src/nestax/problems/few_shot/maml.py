@@ -37,7 +37,7 @@ class MeanLoss(eqx.Module):
         return jnp.mean(self.each(w, rows, images))
 
     def each(self, w: PyTree, rows: tuple[Array, Array], images: Array | None) -> Array:
-        """The loss of every example."""
+        """Returns the loss of every example."""
         return self.row_loss.each(w, self._examples(w, rows, images))
 
     def scores(self, w: PyTree, rows: tuple[Array, Array], images: Array | None) -> Array:

@@ -22,7 +22,7 @@ class Tasks(NamedTuple):
     images: Any = None
 
     def with_shots(self, shots: int) -> "Tasks":
-        """The same tasks with the first ``shots`` rows to learn from."""
+        """Returns the same tasks with the first ``shots`` rows to learn from."""
         rows = self.support[1].shape[1]
         if check_count("shots", shots) > rows:
             raise ProblemError(
@@ -31,7 +31,7 @@ class Tasks(NamedTuple):
         return self._replace(support=jax.tree.map(lambda a: a[:, :shots], self.support))
 
     def first(self, count: int) -> "Tasks":
-        """The first ``count`` tasks."""
+        """Returns the first ``count`` tasks."""
         held = self.support[1].shape[0]
         if check_count("count", count) > held:
             raise ProblemError(f"there are {held} tasks, fewer than the {count} asked for.")
@@ -40,7 +40,7 @@ class Tasks(NamedTuple):
 
 
 def check_tasks(tasks: Tasks) -> Tasks:
-    """The tasks with arrays for lists; refuses some that do not fit together."""
+    """Returns the tasks with arrays for lists; refuses some that do not fit together."""
     if not isinstance(tasks, Tasks):
         raise ProblemError(
             f"tasks must be nx.problems.Tasks(support, query); got {type(tasks).__name__}."

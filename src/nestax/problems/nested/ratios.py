@@ -25,7 +25,7 @@ class Positive(eqx.Module):
 
 
 def dtype_of(w: PyTree) -> Any:
-    """The floating-point type of weights."""
+    """Returns the floating-point type of weights."""
     numbers = [jnp.asarray(x) for x in jax.tree.leaves(w) if not callable(x)]
     floats = [x.dtype for x in numbers if jnp.issubdtype(x.dtype, jnp.floating)]
     return str(floats[0] if floats else jnp.result_type(float))

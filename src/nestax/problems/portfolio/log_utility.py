@@ -50,7 +50,7 @@ def log_utility(
     bounds: Any = None,
     optimum: float | None = None,
 ) -> Problem:
-    """The log-optimal portfolio with shrunk means, from equal weights.
+    """Builds the log-optimal portfolio with shrunk means, from equal weights.
 
     Args:
         returns: one row a period, one column an asset; simple returns, not logarithmic ones.
@@ -74,7 +74,7 @@ def log_utility(
 
 
 def _least_wealth(market: Market, shrink: float, unit: float) -> float:
-    """The least share of wealth that any allowed weights are left with after any period."""
+    """Returns the least share of wealth that any allowed weights are left with after any period."""
     mean = market.rows.mean(axis=0)
     shrunk = jnp.asarray(market.rows + shrink * (mean.mean() - mean), market.data.dtype)
     wealth = 1 + np.asarray(least_returns(shrunk, market.bounds)) / unit  # pyright: ignore[reportArgumentType]

@@ -67,13 +67,13 @@ class Market(NamedTuple):
         return Problem(levels, **(same | rest))
 
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and covariance of the rows, the latter with divisor n, in float64."""
+        """Returns mean and covariance of the rows, the latter with divisor n, in float64."""
         mean = self.rows.mean(axis=0)
         centred = self.rows - mean
         return mean, centred.T @ centred / len(self.rows)
 
     def frontier(self) -> Frontier | None:
-        """The efficient frontier of an unbounded set; None on the bounded ones."""
+        """Returns the efficient frontier of an unbounded set; None on the bounded ones."""
         if self.bounds is not None:
             return None
         mean, covariance = self.moments()
@@ -133,7 +133,7 @@ def read_market(
 
 
 def table_of(returns: Any) -> np.ndarray:
-    """A table of finite numbers in float64, one row a period, one column an asset."""
+    """Returns a table of finite numbers in float64, one row a period, one column an asset."""
     if isinstance(returns, AbstractSource):
         raise ProblemError(
             f"returns must be a table, not nx.{type(returns).__name__}: make the problem of some rows, "

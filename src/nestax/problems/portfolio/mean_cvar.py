@@ -45,7 +45,7 @@ def mean_cvar(
     bounds: Any = None,
     optimum: float | None = None,
 ) -> Problem:
-    """The mean-CVaR portfolio; its weights are ``{"x": holdings, "a": threshold}``.
+    """Builds the mean-CVaR portfolio; its weights are ``{"x": holdings, "a": threshold}``.
 
     It starts from equal holdings and the value at risk that belongs to them.
 

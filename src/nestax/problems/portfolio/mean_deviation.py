@@ -85,7 +85,7 @@ def mean_deviation(
     least_variance: float | None = 0.0,
     optimum: float | None = None,
 ) -> Problem:
-    """The mean-deviation portfolio, from equal weights.
+    """Builds the mean-deviation portfolio, from equal weights.
 
     Args:
         returns: one row a period, one column an asset; percent or fractions, as you like.

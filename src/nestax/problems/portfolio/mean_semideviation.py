@@ -37,7 +37,7 @@ def mean_semideviation(
     bounds: Any = None,
     optimum: float | None = None,
 ) -> Problem:
-    """The mean-semideviation portfolio, from equal weights.
+    """Builds the mean-semideviation portfolio, from equal weights.
 
     Args:
         risk: λ ≥ 0, the price of one unit of downside deviation.

@@ -47,7 +47,7 @@ def mean_variance(
     bounds: Any = None,
     optimum: float | None = None,
 ) -> Problem:
-    """The mean-variance portfolio, from equal weights.
+    """Builds the mean-variance portfolio, from equal weights.
 
     Args:
         risk: λ ≥ 0, the price of half a unit of variance; positive on "budget" and "free". In

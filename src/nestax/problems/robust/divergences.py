@@ -50,7 +50,7 @@ class AbstractDivergence(eqx.Module):
         raise NotImplementedError
 
     def onto(self, u: Array, dual: Dual) -> Array:
-        """The nearest value that E inner can have, for losses of at least 0."""
+        """Returns the nearest value that E inner can have, for losses of at least 0."""
         del dual
         return nonnegative(u)
 

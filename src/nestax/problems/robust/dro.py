@@ -135,7 +135,7 @@ def dro(
     project: Callable[[PyTree], PyTree] | None = None,
     **problem: Any,
 ) -> Problem:
-    """The loss under the worst distribution near that of the rows.
+    """Builds the loss under the worst distribution near that of the rows.
 
     Its weights are ``{"model": w}`` and the dual variables of the divergence, ``"scale"`` or
     ``"threshold"``, which are minimised over like w. F at the best dual variables is the worst case.

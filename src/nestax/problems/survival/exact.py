@@ -127,7 +127,7 @@ class ExactCox:
         return (self.x.T @ weight - self.x[events].sum(axis=0)) / len(events)
 
     def _at_risk(self, x: np.ndarray) -> np.ndarray:
-        """The sum of x over every risk set."""
+        """Returns the sum of x over every risk set."""
         sets = self.sets
         column = (-1, *[1] * (x.ndim - 1))
         out = self._running(x)[sets.stop - 1]

@@ -53,7 +53,7 @@ def term(
     floor: float = 1e-3,
     **problem: Any,
 ) -> Problem:
-    """One tilted mean of the losses of all rows.
+    """Builds the tilted mean of the losses of all rows.
 
     A negative tilt looks away from rows with large losses, such as outliers and wrong labels; a positive
     one looks at them; 0 is the plain mean.

@@ -105,7 +105,7 @@ class Tilt(eqx.Module):
 
 
 def check_tilt(name: str, t: Any) -> float | None:
-    """A finite number, as a Python float; None for 0."""
+    """Returns a finite number, as a Python float; None for 0."""
     try:
         value = float("nan" if isinstance(t, str) else t)
     except TypeError:
@@ -119,7 +119,7 @@ def check_tilt(name: str, t: Any) -> float | None:
 
 
 def make_tilt(t: float | None, start: Array, floor: float) -> Tilt:
-    """The tilt t for a mean, or several, that is ``start`` at the start of a run.
+    """Returns the tilt t for a mean, or several, that is ``start`` at the start of a run.
 
     c is ``start``, or less, so that e^{t(x − c)} can be represented from x = 0 on.
     """
@@ -141,7 +141,7 @@ def make_tilt(t: float | None, start: Array, floor: float) -> Tilt:
 
 
 def with_tilts(problem: Problem, **tilts: Any) -> Problem:
-    """A copy of a tilted problem with other tilts, in its levels and in its closed form.
+    """Returns a copy of a tilted problem with other tilts, in its levels and in its closed form.
 
     The tilts may be traced, so that ``build`` of a sweep can range over them without compiling again:
     ``lambda s: (with_tilts(problem, inner_tilt=s.tilt), nx.SMVR(), optax.sgd(0.1))``. The references

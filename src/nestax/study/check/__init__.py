@@ -17,6 +17,7 @@ from nestax.parts.estimator import draw_batches
 from nestax.parts.plug_in import plug_in
 from nestax.programs import compute
 from nestax.streams.feed import with_first_rows
+from nestax.study.check.feasible import doubts_about_projection
 from nestax.study.check.few import LARGEST_BATCH, levels_with_few
 from nestax.study.check.levels import check_levels
 from nestax.study.check.memory import REMOVES, REMOVES_ENDLESS, gain_of_memory
@@ -51,6 +52,7 @@ def check(problem: Problem, *, w: PyTree = None, draws: int = 512, seed: int = 0
         with_first_rows(problem, draws), ("value",), key, 0, (draws,) * len(problem.levels)
     )
     levels, sentences, off = check_levels(problem, w, batches, key)
+    sentences += doubts_about_projection(whole, w, key)
     advice += off
     rounding = float(jnp.finfo(problem.dtype).eps)
     exact_error = None
@@ -99,7 +101,7 @@ def _seen(problem: Problem, draws: int) -> tuple[Problem, list[str]]:
 
 
 def _contradicted(problem: Problem, w: PyTree, draws: int, seed: int) -> list[str]:
-    """A sentence if draws contradict ``exact=`` where there is no population to compare it with.
+    """Returns a sentence if draws contradict ``exact=`` where there is no population to compare it with.
 
     A mean of draws inside of a function has a bias, which its change with their number stands for.
     """
@@ -126,7 +128,7 @@ def _noise_scale(problem: Problem, w: PyTree, batches: Any) -> Array:
     count = max(b["value"].size for b in batches if b["value"] is not None)
 
     def single(k: Array) -> Array:
-        """The gradient with level values at their means and one draw in every Jacobian."""
+        """Returns the gradient with level values at their means and one draw in every Jacobian."""
         adjoint = jnp.ones_like(x)
         for level, batch, at in reversed(list(zip(problem.levels, batches, inputs, strict=True))):
             draw = None if batch["value"] is None else batch["value"].part(k, 1)

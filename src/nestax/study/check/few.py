@@ -10,6 +10,7 @@ from jaxtyping import Array, PyTree
 
 from nestax.chain.level import Level
 from nestax.chain.problem import Problem
+from nestax.draws.rows import Here
 from nestax.draws.source import Population
 from nestax.parts.estimator import Batches
 from nestax.parts.plug_in import plug_in
@@ -27,7 +28,7 @@ MOST_MEMBERS = 2**20
 
 
 def levels_with_few(problem: Problem, w: PyTree, batches: Batches) -> dict[str, "Carried"]:
-    """The levels whose mean few rows carry, by name."""
+    """Returns the levels whose mean few rows carry, by name."""
     carried = {
         level.name: Carried(np.asarray(rows), _is_population(level))
         for level, rows in zip(problem.levels, compute(_contributions, problem, w, batches), strict=True)
@@ -81,7 +82,9 @@ class Carried(NamedTuple):
 
 def _is_population(level: Level) -> bool:
     source = level.source
-    return isinstance(source, Population) and not source.spread and source.size <= MOST_MEMBERS
+    if not isinstance(source, Population) or not isinstance(source.holder, Here):
+        return False
+    return source.size <= MOST_MEMBERS
 
 
 def _contributions(problem: Problem, w: PyTree, batches: Batches) -> list[Array | None]:

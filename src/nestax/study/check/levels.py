@@ -101,7 +101,7 @@ def _look(
     if batch is not None and not level.batched:
 
         def of_draw(k: Array) -> tuple[Array, Array]:
-            """The value of one draw, and its derivative along the direction."""
+            """Returns the value of one draw, and its derivative along the direction."""
 
             def value(flat: Array) -> Array:
                 return ravel_pytree(level.value(unravel(flat), batch.part(k, 1)))[0]
@@ -115,7 +115,7 @@ def _look(
 
 
 def _reach(flat: Array, weights: bool) -> Array:
-    """The length over which each entry of an input may be taken to vary.
+    """Returns the length over which each entry of an input may be taken to vary.
 
     A value varies by parts of itself: what comes next may be a logarithm, and the entries of very
     different sizes. Weights often start near 0 and leave for sizes of about 1.

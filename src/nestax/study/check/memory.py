@@ -74,7 +74,7 @@ def _about_bias(size: int, bias: float, error: float) -> str:
 
 
 def _about_level(name: str, size: int, off: dict[str, float]) -> list[str]:
-    """A sentence, or none if the level is zero in all respects, of which no error is a share."""
+    """Returns a sentence, or none if the level is zero in all respects, of which no error is a share."""
     off = {what: share for what, share in off.items() if math.isfinite(share)}
     if not off:
         return []
@@ -120,7 +120,7 @@ def _plain_batches(problem: Problem, w: PyTree, batches: Batches, size: int, pai
         adjoints.insert(0, pull(adjoints[0]))
 
     def squares(part: Batches) -> list[tuple[Array, Array]]:
-        """Squared errors of value and derivative of one batch, level by level."""
+        """Returns squared errors of value and derivative of one batch, level by level."""
         drawn = zip(*linearise(problem, inputs, part, "value"), strict=True)
         known = zip(values, adjoints[1:], adjoints[:-1], strict=True)
         return [
@@ -162,5 +162,5 @@ def _plain_batches(problem: Problem, w: PyTree, batches: Batches, size: int, pai
 
 
 def _distance(a: PyTree, b: PyTree) -> Array:
-    """Squared distance."""
+    """Computes the squared distance."""
     return optax.tree.norm(optax.tree.sub(a, b), squared=True)
