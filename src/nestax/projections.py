@@ -57,7 +57,10 @@ def _simplex(w: Float[Array, " d"], total: Float[Array, ""]) -> Float[Array, " d
 def _simplex_lanes(axis_size: int, batched: list[bool], w: Array, total: Array) -> Any:
     """Many lanes at once: on a CPU shrinking the support is cheaper than all pairs, on a GPU not."""
     axes = tuple(0 if b else None for b in batched)
-    lanes = lambda fn: lambda w, total: jax.vmap(fn, axes, axis_size=axis_size)(w, total)
+
+    def lanes(fn):
+        return lambda w, total: jax.vmap(fn, axes, axis_size=axis_size)(w, total)
+
     pairwise = lanes(_simplex.fun)
     shrink = lanes(_shrink_support)
     return jax.lax.platform_dependent(w, total, cpu=shrink, default=pairwise), True
@@ -202,12 +205,17 @@ class Product(eqx.Module):
 
     def __call__(self, w: PyTree, *, metric: PyTree = None) -> PyTree:
         _check_form(w, metric)
-        part = lambda x: x is None or callable(x)
+
+        def part(x):
+            return x is None or callable(x)
+
         if metric is None or not jax.tree.structure(metric).num_nodes > 1:
-            one = lambda project, x: x if project is None else project(x)
-            return jax.tree.map(one, self.parts, w, is_leaf=part)
-        one = lambda project, x, d: x if project is None else project(x, metric=d)
-        return jax.tree.map(one, self.parts, w, metric, is_leaf=part)
+            metric = jax.tree.map(lambda project: None, self.parts, is_leaf=part)
+
+        def onto(project: Any, x: PyTree, d: PyTree) -> PyTree:
+            return x if project is None else project(x) if d is None else project(x, metric=d)
+
+        return jax.tree.map(onto, self.parts, w, metric, is_leaf=part)
 
 
 class Each(eqx.Module):
@@ -252,7 +260,9 @@ def _clipped_to_sum(y: Array, s: Array, lower: Array, upper: Array, total: Any) 
     lower, upper = (jnp.broadcast_to(x, y.shape).astype(y.dtype) for x in (lower, upper))
     total = jnp.asarray(total, y.dtype)
     ends = jnp.sort(jnp.concatenate([(y - upper) / s, (y - lower) / s]))
-    at = lambda tau: jnp.clip(jnp.where(jnp.isinf(tau), -tau, y - tau * s), lower, upper)
+
+    def at(tau):
+        return jnp.clip(jnp.where(jnp.isinf(tau), -tau, y - tau * s), lower, upper)
 
     def halve(_: int, range_: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = range_
@@ -320,7 +330,10 @@ def _check_form(w: PyTree, metric: PyTree) -> None:
     """Refuses a metric that is neither a number nor a tree like w."""
     if metric is None or (jax.tree.structure(metric).num_nodes == 1 and jnp.ndim(metric) == 0):
         return
-    shape = lambda tree: (jax.tree.structure(tree), [jnp.shape(x) for x in jax.tree.leaves(tree)])
+
+    def shape(tree):
+        return (jax.tree.structure(tree), [jnp.shape(x) for x in jax.tree.leaves(tree)])
+
     if shape(metric) != shape(w):
         raise ProblemError(
             "metric must be one positive number for every entry of w, as a tree like w, or one for all; "

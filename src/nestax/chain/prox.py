@@ -43,7 +43,10 @@ class Shrink(eqx.Module):
 
     def __call__(self, w: PyTree, scale: Any, metric: PyTree = None) -> PyTree:
         by = scale * self.strength
-        shrunk = lambda x, by: jnp.sign(x) * jnp.maximum(jnp.abs(x) - by, 0)
+
+        def shrunk(x, by):
+            return jnp.sign(x) * jnp.maximum(jnp.abs(x) - by, 0)
+
         if metric is None:
             return jax.tree.map(lambda x: shrunk(x, by), w)
         return jax.tree.map(lambda x, d: shrunk(x, by / d).astype(x.dtype), w, metric)

@@ -99,7 +99,10 @@ def _follow(jaxpr: Jaxpr, kinds: Sequence[Any], rule: Rule, number: Any) -> list
     """The kinds of a jaxpr's results from those of its arguments; ``number`` is that of constants."""
     known: dict[Var, Any] = dict(zip(jaxpr.invars, kinds, strict=True))
     array = FIXED if number == SAME else number
-    shape = lambda v: getattr(v.aval, "shape", ())
+
+    def shape(v):
+        return getattr(v.aval, "shape", ())
+
     known |= {v: array if shape(v) else number for v in jaxpr.constvars}
 
     def kind(atom: Any) -> Any:
@@ -115,7 +118,10 @@ def _follow(jaxpr: Jaxpr, kinds: Sequence[Any], rule: Rule, number: Any) -> list
             results = inside(part, sources)
         elif eqn.primitive.name == "cond" and sources[0] == number:
             branches = [inside(branch, sources[1:]) for branch in eqn.params["branches"]]
-            joined = lambda kinds: MIXED if number is None else max(kinds)
+
+            def joined(kinds):
+                return MIXED if number is None else max(kinds)
+
             results = [
                 joined(kinds) if len(set(kinds)) > 1 else kinds[0]
                 for kinds in zip(*branches, strict=True)

@@ -40,9 +40,16 @@ def scaled_step(problem: Problem, w: PyTree, direction: PyTree, stiff: PyTree, l
     A projection that cannot be told D sees its largest entry in place of all, so that no entry moves
     further than it would, unless it treats every entry by itself.
     """
-    kind = lambda x, like: jnp.asarray(x, like.dtype)
-    move = lambda x, m, d: x + (-kind(lr, m) * m / d)
-    cast = lambda new, old: new.astype(old.dtype)
+
+    def kind(x, like):
+        return jnp.asarray(x, like.dtype)
+
+    def move(x, m, d):
+        return x + (-kind(lr, m) * m / d)
+
+    def cast(new, old):
+        return new.astype(old.dtype)
+
     onto = problem.feasible if problem.prox is None else problem.prox.fn
     if onto is None or (problem.prox is None and by_entry(onto, w)):
         return problem.project(jax.tree.map(cast, jax.tree.map(move, w, direction, stiff), w))
@@ -125,13 +132,19 @@ def refuse_unreadable(
         lambda s: jnp.full(s.shape, 0.5, trees.average_dtype(s.dtype)), problem.shape.structs()
     )
     state = jax.eval_shape(optimizer.init, w)
-    is_matrix = lambda x: isinstance(x, optax.ScaleByLBFGSState)
+
+    def is_matrix(x):
+        return isinstance(x, optax.ScaleByLBFGSState)
+
     if any(map(is_matrix, jax.tree.leaves(state, is_leaf=is_matrix))):
         raise SettingError(
             "this optimiser scales the gradient by a matrix, and a projection that fits it is a problem "
             "of its own: use nx.steps.Descent(lr) or nx.steps.Adam(lr) on a feasible set."
         )
-    update = lambda g, state, w: call(g, state, w, grad=g, value=jnp.ones(()))
+
+    def update(g, state, w):
+        return call(g, state, w, grad=g, value=jnp.ones(()))
+
     entries = by_entry(onto, problem.shape.structs())
     bent = bends(lambda g, state: update(g, state, w)[0], w, state)
     keeps = _keeps_weights(optimizer.init, w)
@@ -168,23 +181,38 @@ def _keeps_weights(init: Callable[[PyTree], Any], w: PyTree) -> bool:
 
 def _behaviour(init: Any, update: Any, w: PyTree) -> Behaviour:
     rng = np.random.default_rng(0)
-    of = lambda fn: jax.tree.map(lambda x: jnp.asarray(fn(x.shape), x.dtype), w)
-    draw = lambda shape: 10 ** rng.uniform(-0.5, 1.5, shape) * rng.choice([-1.0, 1.0], shape)
+
+    def of(fn):
+        return jax.tree.map(lambda x: jnp.asarray(fn(x.shape), x.dtype), w)
+
+    def draw(shape):
+        return 10 ** rng.uniform(-0.5, 1.5, shape) * rng.choice([-1.0, 1.0], shape)
+
     g = of(draw)
     first = of(draw)
-    many = lambda number, gradient, state: jax.lax.fori_loop(
-        0, number, lambda _, state: update(gradient, state, w)[1], state
-    )
+
+    def many(number, gradient, state):
+        return jax.lax.fori_loop(0, number, lambda _, state: update(gradient, state, w)[1], state)
+
     early = many(UPDATES[0], first, init(w))
     state = many(UPDATES[1], g, early)
-    change_of = lambda g, state, w=w: update(g, state, w)[0]
+
+    def change_of(g, state, w=w):
+        return update(g, state, w)[0]
+
     change = change_of(g, state)
     rest = change_of(jax.tree.map(jnp.zeros_like, g), state)
     _, after = update(g, state, w)
-    flat = lambda tree: jnp.concatenate([x.ravel() for x in jax.tree.leaves(tree)])
+
+    def flat(tree):
+        return jnp.concatenate([x.ravel() for x in jax.tree.leaves(tree)])
+
     c = -flat(optax.tree.sub(change, rest)) / flat(g)
     d = flat(stiffness(change_of, g, after))
-    apart = lambda x: jnp.where(jnp.min(x) > 0, jnp.max(x) / jnp.min(x) - 1, jnp.nan)
+
+    def apart(x):
+        return jnp.where(jnp.min(x) > 0, jnp.max(x) / jnp.min(x) - 1, jnp.nan)
+
     # A direction beside the gradient and beside its signs, which distances that are learnt may scale.
     known, _ = jnp.linalg.qr(jnp.stack([flat(first), jnp.sign(flat(first))], axis=1))
     aside = jnp.asarray(rng.normal(size=c.size), c.dtype)

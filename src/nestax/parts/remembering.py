@@ -155,7 +155,10 @@ def gradient(
 
     Without a usual length, at the start, both are the same gradient.
     """
-    scaled = lambda unit, length: jax.tree.map(lambda g: (g * length).astype(g.dtype), unit)
+
+    def scaled(unit, length):
+        return jax.tree.map(lambda g: (g * length).astype(g.dtype), unit)
+
     grad, length = direction_and_length(*tracked)
     unit, of_plain = grad, length
     if usual is None:

@@ -82,8 +82,13 @@ class FromOptax(AbstractStep):
     def init(self, w: PyTree) -> Any:
         """Its first state; a line search begins with errors that are infinite, and a run must not."""
         state = self.optimizer.init(trees.as_average(w))
-        searches = lambda x: isinstance(x, optax.ScaleByZoomLinesearchState)
-        finite = lambda x: jax.tree.map(jnp.nan_to_num, x) if searches(x) else x
+
+        def searches(x):
+            return isinstance(x, optax.ScaleByZoomLinesearchState)
+
+        def finite(x):
+            return jax.tree.map(jnp.nan_to_num, x) if searches(x) else x
+
         return jax.tree.map(finite, state, is_leaf=searches)
 
     def update(self, problem: Problem, w: PyTree, grad: PyTree, aux: dict[str, Array], state: Any):
@@ -92,7 +97,10 @@ class FromOptax(AbstractStep):
         change, state = self._call(seen, state, at, grad=seen, **aux)
         if problem.feasible is None:
             return optax.apply_updates(w, change), state
-        again = lambda g, state: self._call(g, state, at, grad=g, **aux)[0]
+
+        def again(g, state):
+            return self._call(g, state, at, grad=g, **aux)[0]
+
         return landed(problem, w, change, again, seen, state), state
 
     def _call(self, *args: Any, **named: Any) -> tuple[PyTree, Any]:
@@ -133,7 +141,10 @@ class FromOptax(AbstractStep):
 
 def evaluation_weights(w: PyTree, state: Any) -> PyTree:
     """The weights that a run is about; schedule-free methods (Defazio et al., 2024) step beside them."""
-    is_free = lambda x: isinstance(x, optax.contrib.ScheduleFreeState)
+
+    def is_free(x):
+        return isinstance(x, optax.contrib.ScheduleFreeState)
+
     for part in filter(is_free, jax.tree.leaves(state, is_leaf=is_free)):
         found = optax.contrib.schedule_free_eval_params(part, w)
         return jax.tree.map(lambda x, like: x.astype(like.dtype), found, w)

@@ -27,7 +27,10 @@ def doubts_about_projection(problem: Problem, w: PyTree, key: Array) -> list[str
         return []
     found = compute(_violations, problem, w, key)
     small = ROUNDINGS * float(jnp.finfo(problem.dtype).eps)
-    wrong = lambda name: not float(found[name]) < small
+
+    def wrong(name):
+        return not float(found[name]) < small
+
     sentences = []
     for name, words in (
         ("again", "moves a point that it has just returned, so that it is not idempotent"),
@@ -43,13 +46,18 @@ def doubts_about_projection(problem: Problem, w: PyTree, key: Array) -> list[str
 def _violations(problem: Problem, w: PyTree, key: Array) -> dict[str, Array]:
     flat, unravel = ravel_pytree(w)
     wide = jnp.promote_types(flat.dtype, jnp.float32)
-    project = lambda x: ravel_pytree(problem.project(unravel(x.astype(flat.dtype))))[0].astype(wide)
+
+    def project(x):
+        return ravel_pytree(problem.project(unravel(x.astype(flat.dtype))))[0].astype(wide)
+
     size = jnp.maximum(jnp.linalg.norm(flat.astype(wide)) / np.sqrt(flat.size), 1e-3)
     far = jnp.repeat(jnp.asarray(DISTANCES, wide), POINTS)[:, None]
     x = flat.astype(wide) + size * far * jax.random.normal(key, (far.size, flat.size), wide)
     image = jax.vmap(project)(x)
     between = (image + jnp.roll(image, 1, axis=0)) / 2
-    scale = lambda *parts: sum(jnp.max(jnp.abs(p)) for p in parts) + jnp.finfo(wide).tiny
+
+    def scale(*parts):
+        return sum(jnp.max(jnp.abs(p)) for p in parts) + jnp.finfo(wide).tiny
 
     def beyond(x: Array, image: Array, weights: Array) -> Array:
         """The largest ⟨D(x − P(x)), z − P(x)⟩ over all z, as a share of its terms."""
@@ -59,7 +67,9 @@ def _violations(problem: Problem, w: PyTree, key: Array) -> dict[str, Array]:
         terms = jnp.sum(size, axis=1, keepdims=True) * jnp.max(jnp.abs(image))
         return jnp.max(products / (terms + jnp.finfo(wide).tiny))
 
-    moved = lambda z: jnp.max(jnp.abs(jax.vmap(project)(z) - z)) / scale(z)
+    def moved(z):
+        return jnp.max(jnp.abs(jax.vmap(project)(z) - z)) / scale(z)
+
     out = {
         "again": moved(image),
         "between": moved(between),
@@ -69,7 +79,10 @@ def _violations(problem: Problem, w: PyTree, key: Array) -> dict[str, Array]:
     if takes_metric(problem.feasible):
         stiff = 10 ** jax.random.uniform(key, flat.shape, wide, -1, 1)
         tree = unravel(stiff.astype(flat.dtype))
-        within = lambda x: problem.project(unravel(x.astype(flat.dtype)), metric=tree)
+
+        def within(x):
+            return problem.project(unravel(x.astype(flat.dtype)), metric=tree)
+
         of = jax.vmap(lambda x: ravel_pytree(within(x))[0].astype(wide))
         out["metric"] = beyond(x, of(x), stiff)
     return out
