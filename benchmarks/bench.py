@@ -137,12 +137,12 @@ def nestax_run(
     """``run(steps)`` through the public function, with as few records as it makes."""
     import optax
 
-    from nestax import DivergenceWarning, minimize
+    from nestax import ConvergenceWarning, minimize
 
     options = {"batch_size": 1, "record": ["value"], "record_every": stride} | options
 
     def run(steps: int) -> Any:
-        with warnings.catch_warnings(action="ignore", category=DivergenceWarning):  # batches of one row
+        with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):  # batches of one row
             result = minimize(problem, estimator, optax.sgd(lr), steps=steps, **options)
         assert result.status.name == "SUCCESS", result.message  # or replays would be timed
         return result

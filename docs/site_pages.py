@@ -45,7 +45,7 @@ TOPICS = {
     "What a run returns": "Result Record Sweep Status Continuation COLUMNS",
     "Looking at problems and methods": "check evaluate compare Comparison methods cite",
     "A loop of your own": "AbstractEstimator Estimate Batch draw_batches track track_init TrackState",
-    "What goes wrong": "ProblemError SettingError DivergenceWarning",
+    "What goes wrong": "ProblemError SettingError ConvergenceWarning",
 }
 
 

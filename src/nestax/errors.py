@@ -22,8 +22,12 @@ class SettingError(ValueError):
     """A setting lies outside its range, or two settings contradict each other."""
 
 
-class DivergenceWarning(UserWarning):
-    """A run ended far above its start, or not finite: its weights are no answer."""
+class ConvergenceWarning(UserWarning):
+    """A run has clearly not arrived: it still falls, bounces, has stopped short or not moved at all,
+    ended above its start, or is not finite.
+
+    ``warnings.simplefilter("ignore", nx.ConvergenceWarning)`` switches it off.
+    """
 
 
 class Range(NamedTuple):

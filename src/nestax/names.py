@@ -25,7 +25,7 @@ from nestax.draws.rows import Batch as Batch
 from nestax.draws.source import Groups as Groups
 from nestax.draws.source import Population as Population
 from nestax.draws.source import Sampler as Sampler
-from nestax.errors import DivergenceWarning as DivergenceWarning
+from nestax.errors import ConvergenceWarning as ConvergenceWarning
 from nestax.errors import ProblemError as ProblemError
 from nestax.errors import SettingError as SettingError
 from nestax.estimators import *

@@ -514,7 +514,7 @@ def test_a_disk_that_is_full_from_the_start_or_at_the_end(problem, tmp_path, mon
     assert_equal_runs(run(problem, checkpoint=tmp_path, resume=True), run(problem))
 
 
-@pytest.mark.filterwarnings("ignore::nestax.DivergenceWarning")
+@pytest.mark.filterwarnings("ignore::nestax.ConvergenceWarning")
 def test_a_failed_number_is_never_written(tmp_path):
     rows = jnp.asarray(np.linspace(0.5, 1.5, 20))
     burst = lambda w0: nx.Problem(

@@ -208,7 +208,7 @@ def test_nothing_set_means_falling_rates_and_a_running_ball():
     assert nx.SMVR(beta=0.1).defaults(noisy("portfolio").problem, 100, (1, 1, 0)).radius is None
 
 
-@pytest.mark.filterwarnings("ignore::nestax.DivergenceWarning")
+@pytest.mark.filterwarnings("ignore::nestax.ConvergenceWarning")
 @pytest.mark.filterwarnings("ignore:The weights have not moved")
 def test_the_running_ball_cuts_a_rare_huge_draw_and_leaves_the_others_alone():
     draws = np.concatenate([np.ones(99), [1e6]])

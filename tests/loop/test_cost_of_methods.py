@@ -45,7 +45,7 @@ def test_restart_batches_are_drawn_and_counted():
         (nx.PMM(), (1, 1, 1), (1, 1, 1)),
     ],
 )
-@pytest.mark.filterwarnings("ignore::nestax.DivergenceWarning")
+@pytest.mark.filterwarnings("ignore::nestax.ConvergenceWarning")
 def test_the_outermost_level_costs_what_it_needs(estimator, inner, outer):
     if isinstance(estimator, nx.SSD):
         problem = nx.problems.convex_chain(levels=3)

@@ -72,7 +72,7 @@ def test_one_copy_of_what_is_large_is_the_same_run(problem, memory, capsys):
 
 def test_one_copy_leaves_the_weights_when_a_run_fails(problem, memory):
     memory(2 * size_of() - 1)
-    with pytest.warns(nx.DivergenceWarning, match="one copy of the trackers only"):
+    with pytest.warns(nx.ConvergenceWarning, match="one copy of the trackers only"):
         result = run(problem, lr=1e300)
     assert result.status is nx.Status.NONFINITE
     assert np.isfinite(result.w).all()

@@ -114,7 +114,7 @@ def test_default_arguments_count():
 
 
 @pytest.mark.parametrize("part", ["project", "penalty", "exact", "metrics", "w0", "range", "sampler"])
-@pytest.mark.filterwarnings("ignore::nestax.DivergenceWarning")
+@pytest.mark.filterwarnings("ignore::nestax.ConvergenceWarning")
 def test_every_function_of_a_problem_is_looked_at(part, monkeypatch):
     loss = lambda w, r: jnp.sum((w - r) ** 2)
 

@@ -14,7 +14,7 @@ KINDS = {
     "SettingError",
     "AttributeError",
     "UserWarning",
-    "DivergenceWarning",
+    "ConvergenceWarning",
     "exit code 2",
 }
 TYPED = [case for cases in CASES.values() for case in cases]

@@ -137,7 +137,7 @@ def test_records_before_a_failure_are_shown():
     rows = jnp.asarray(np.linspace(0.5, 1.5, 20))
     levels = [nx.Level(lambda w, r: r * w, rows), nx.Level(lambda u: jnp.exp(u * u))]
     seen = []
-    with pytest.warns(nx.DivergenceWarning):
+    with pytest.warns(nx.ConvergenceWarning):
         result = nx.minimize(
             nx.Problem(levels, jnp.asarray(1.0)),
             nx.SMVR(),

@@ -124,7 +124,7 @@ def test_the_random_output_is_an_iterate_with_the_trackers_that_belong_to_it(pro
         np.testing.assert_array_equal(mine, theirs)
 
 
-@pytest.mark.filterwarnings("ignore::nestax.DivergenceWarning")
+@pytest.mark.filterwarnings("ignore::nestax.ConvergenceWarning")
 def test_the_random_output_is_uniform_over_the_steps(problem):
     stops = [
         run(problem, steps=4, output="random", seed=s, record=["value"]).carry.step for s in range(40)
@@ -230,7 +230,7 @@ def exploding(dtype=jnp.float64):
 
 
 def explode():
-    with pytest.warns(nx.DivergenceWarning, match="level 'burst' became infinite or NaN"):
+    with pytest.warns(nx.ConvergenceWarning, match="level 'burst' became infinite or NaN"):
         return nx.minimize(
             exploding(), nx.SMVR(), optax.sgd(-0.1), steps=1000, batch_size=4, record_every=40
         )
@@ -250,7 +250,7 @@ def test_non_finite_values_stop_the_run_and_name_level_and_steps():
 
 def test_the_step_after_the_last_finite_state_is_the_bad_one():
     carry = explode().carry
-    with pytest.warns(nx.DivergenceWarning, match="level 'burst'"):
+    with pytest.warns(nx.ConvergenceWarning, match="level 'burst'"):
         again = nx.minimize(exploding(), nx.SMVR(), optax.sgd(-0.1), steps=1, batch_size=4, start=carry)
     assert again.status is nx.Status.NONFINITE
 
@@ -271,7 +271,7 @@ def walk(w0=1.0, **rest):
 
 
 def test_an_infinite_exact_value_stops_the_run_before_it():
-    with pytest.warns(nx.DivergenceWarning, match="The exact value became infinite or NaN at step 32"):
+    with pytest.warns(nx.ConvergenceWarning, match="The exact value became infinite or NaN at step 32"):
         result = walk()
     assert result.status is nx.Status.NONFINITE
     assert result.message.startswith(
@@ -287,7 +287,7 @@ def test_an_infinite_exact_value_stops_the_run_before_it():
 
 
 def test_a_start_that_is_not_finite_is_named():
-    with pytest.warns(nx.DivergenceWarning, match="choose another w0"):
+    with pytest.warns(nx.ConvergenceWarning, match="choose another w0"):
         result = walk(6.0)
     assert result.message.startswith(
         "The exact value is infinite or NaN at the start: choose another w0"

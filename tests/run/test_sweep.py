@@ -183,7 +183,7 @@ def lost_lanes(problem, steps=300, **changes):
     return free, nx.sweep(free, smvr, settings=settings, seeds=2, steps=steps, **options)
 
 
-@pytest.mark.filterwarnings("ignore::nestax.errors.DivergenceWarning")
+@pytest.mark.filterwarnings("ignore::nestax.errors.ConvergenceWarning")
 def test_a_lane_that_diverged_has_its_last_finite_weights(problem):
     before = dict(TRACES)
     free, lanes = lost_lanes(problem)

@@ -200,7 +200,7 @@ def test_no_row_is_seen_twice_by_levels_passes_and_restarts(estimator, first, re
     assert feed.courses[0].fitting(0, 20, len(seen) - 1) == 19
 
 
-@pytest.mark.filterwarnings("ignore::nestax.DivergenceWarning")
+@pytest.mark.filterwarnings("ignore::nestax.ConvergenceWarning")
 def test_restarts_and_two_levels_run_and_are_cut_at_will(monkeypatch):
     def result():
         stream = nx.Stream(ROWS)
@@ -219,7 +219,7 @@ def test_restarts_and_two_levels_run_and_are_cut_at_will(monkeypatch):
     assert whole.records["samples"][-1] == whole.carry.rows[0]
 
 
-@pytest.mark.filterwarnings("ignore::nestax.DivergenceWarning")
+@pytest.mark.filterwarnings("ignore::nestax.ConvergenceWarning")
 def test_trees_of_rows_and_numbers_of_other_kinds():
     data = {"x": ROWS.astype(np.float32), "k": np.arange(97)}
     level = nx.Level(lambda w, d: (d["x"] @ w - d["k"]) ** 2, nx.Stream(data), name="loss")
@@ -443,7 +443,7 @@ def test_a_bad_step_is_found_in_rows_that_cannot_be_read_again(monkeypatch):
     rows = cycled()
     rows[70:] *= 1e200
     for source in (nx.Stream(rows), nx.Stream(iter(rows))):
-        with pytest.warns(nx.DivergenceWarning, match="became infinite or NaN at step"):
+        with pytest.warns(nx.ConvergenceWarning, match="became infinite or NaN at step"):
             result = run(source, record_every=40, record=["value"])
         assert result.status is nx.Status.NONFINITE
         # Rows 70 to 72 are of step 22 (FIRST + 3·22 = 70): its gradient overflows two steps later.

@@ -172,7 +172,7 @@ def test_a_run_that_was_not_finite_for_a_while_is_reported(tmp_path):
     ]
     problem = nx.Problem(levels, w0=np.ones(2))
     facts = {"steps": 200, "batch_size": 1, "record": ["value"], "record_every": 1}
-    with pytest.warns(nx.DivergenceWarning, match="became infinite or NaN"):
+    with pytest.warns(nx.ConvergenceWarning, match="became infinite or NaN"):
         single = nx.minimize(problem, nx.Plain(lr=0.01), **facts)
     runs = nx.sweep(problem, lambda s: nx.Plain(lr=s.lr), settings=nx.grid(lr=[0.01]), seeds=1, **facts)
     assert single.status is nx.Status.NONFINITE

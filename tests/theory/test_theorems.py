@@ -166,7 +166,7 @@ def test_schedules_in_single_precision_survive_an_offset_that_does_not_fit():
     assert_same(values, [s.a ** (-1 / 3), 1 / (2 * k.L_1)], 1e-5)
 
 
-@pytest.mark.filterwarnings("ignore::nestax.DivergenceWarning")
+@pytest.mark.filterwarnings("ignore::nestax.ConvergenceWarning")
 @pytest.mark.erratum("E6")
 def test_counts_are_those_of_algorithm_1():
     """One level, SMVR as the paper writes it with η_t and β_t = c·η_{t−1}², against nestax's loop."""

@@ -336,9 +336,9 @@ class Problem(eqx.Module):
     def left(self, w: PyTree, grad: PyTree, distance: Array) -> Array:
         """What F would fall by, to first order, on going that far in the best direction.
 
-        <∇F, w − x> + r(w) − r(x) with x = prox(w − η∇F), η such that x is that far away or at the end of
-        the set; without constraints distance·‖∇F‖. Near the optimum of a smooth F it is twice the share of
-        the distance that is left, times the fall so far, whatever the scales of F and of the weights.
+        <∇F, w − x> + r(w) − r(x) with x = prox(w − η∇F), η such that x is that far away or at the end
+        of the set; without constraints distance·‖∇F‖. Near the optimum of a smooth F it is twice the
+        share of the distance that is left, times the fall so far, whatever the units of F and w.
         """
         length = optax.tree.norm(trees.as_average(grad))
         if self.feasible is None and self.prox is None:
@@ -351,7 +351,7 @@ class Problem(eqx.Module):
             gone = optax.tree.norm(trees.as_average(optax.tree.sub(w, ahead)))
             step = step * jnp.where(gone > 0, distance / jnp.where(gone > 0, gone, 1), 1)
         fall = optax.tree.vdot(trees.as_average(grad), trees.as_average(optax.tree.sub(w, ahead)))
-        return fall + self.nonsmooth(w) - self.nonsmooth(ahead)
+        return jnp.asarray(fall) + self.nonsmooth(w) - self.nonsmooth(ahead)
 
     @staticmethod
     def _population(level: Level) -> Any:

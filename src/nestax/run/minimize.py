@@ -10,23 +10,24 @@ import numpy as np
 import optax
 from jax.sharding import Mesh
 
-from nestax.chain.problem import Problem, is_drawn
+from nestax.chain.problem import Problem
 from nestax.checkpoints.asked import Checkpoint, keeper_of
 from nestax.checkpoints.fingerprint import described
 from nestax.devices.asked import Devices, sharing
 from nestax.devices.hosts import Hosts
-from nestax.errors import SettingError, check_seed, choose
+from nestax.errors import ConvergenceWarning, SettingError, check_seed, choose, warn
 from nestax.estimators.registry import find
 from nestax.loop.chunks import At, Compiled
 from nestax.loop.plan import AVERAGES
+from nestax.loop.status import Status
 from nestax.parts.estimator import AbstractEstimator
 from nestax.parts.step_rule import AbstractStep, Method
-from nestax.run.divergence import warn_if_diverged, warn_if_still
 from nestax.run.follow import follow
 from nestax.run.prepare import Budget, as_method, prepare
 from nestax.run.record import Record, Watch
 from nestax.run.result import Continuation, Result
 from nestax.run.tune import found_method, self_tuning
+from nestax.run.verdict import Word
 from nestax.stop import Rule
 from nestax.trees import as_host, shapes_of
 
@@ -139,9 +140,12 @@ def minimize(
         tuple(level.name for level in problem.levels),
         run.micro_batch,
     )
-    if start is None and not is_drawn(problem.w0):
-        warn_if_still(step, problem.w0, carry.w)
-    return warn_if_diverged(result)
+    verdict = result.verdict
+    # A run that somebody ended or goes on with is expected to be on its way.
+    whole = start is None and ended.message == Status.SUCCESS.value
+    if verdict.word is Word.DIVERGED or (whole and verdict.arrived is False):
+        warn(str(verdict), ConvergenceWarning)
+    return result
 
 
 def _restored(compiled: Compiled, start: Continuation) -> Any:

@@ -13,7 +13,7 @@ from nestax.checkpoints import files
 from nestax.errors import ProblemError
 from nestax.loop.plan import Cost
 from nestax.loop.status import Status
-from nestax.run.verdict import Verdict, judge
+from nestax.run.verdict import Verdict, Word, judge
 from nestax.table import Table, as_html, number, pandas
 
 
@@ -65,8 +65,9 @@ class Result:
     def __repr__(self) -> str:
         last = {k: v[-1] for k, v in self.records.items() if v.ndim == 1}
         words = ", ".join(f"{k}={number(v.item())}" for k, v in last.items())
-        note = "" if self.status is Status.SUCCESS else f"\n{self.message}"
-        return f"Result({self.status.name}: {words}){note}"
+        notes = [] if self.status is Status.SUCCESS else [self.message]
+        notes += [] if self.verdict.word is Word.DIVERGED else [str(self.verdict)]
+        return "\n".join([f"Result({self.status.name}: {words})", *notes])
 
     def _repr_html_(self) -> str:
         """For notebooks: how it ended, and every column at the start and at the end."""
@@ -76,7 +77,7 @@ class Result:
             if column.ndim == 1
         ]
         table = Table(["", "at the start", "at the end"], rows)
-        return as_html(f"{self.status.name}: {self.message}", table)
+        return as_html(f"{self.status.name}: {self.message}", table, str(self.verdict))
 
     def to_frame(self) -> Any:
         """The records as a pandas frame; columns per level become ``name[0]``, ``name[1]``, …
@@ -85,6 +86,7 @@ class Result:
         """
         frame = pandas().DataFrame(flat_columns(self.records))
         frame.attrs |= {"status": self.status.name, "message": self.message}
+        frame.attrs["verdict"] = str(self.verdict)
         return frame
 
     def plot(self, path: str | Path | None = None) -> Any:

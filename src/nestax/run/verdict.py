@@ -1,7 +1,7 @@
 """How far the result of a run may be trusted: a sentence with its numbers, from the records alone."""
 
 import enum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,9 @@ STATIONARY = 0.1
 SMALL = 0.02
 #: Records from which a trend is told, and how many standard errors make one.
 FEWEST, ERRORS = 8, 3.0
+#: Steps that noise throws about leave F swinging by about what is left of it; one that swings by less
+#: than this share of that has stopped for another reason.
+QUIET = 0.1
 
 
 class Word(enum.Enum):
@@ -51,7 +54,9 @@ class Verdict(NamedTuple):
         return None if self.word is Word.UNKNOWN else self.word not in BAD
 
     def __str__(self) -> str:
-        return f"{self.word.value}: {self.reason}"
+        if self.word is Word.DIVERGED:
+            return self.reason
+        return f"{self.word.value.capitalize()}: {self.reason}"
 
 
 def judge(records: dict[str, np.ndarray], status: Status, message: str) -> Verdict:
@@ -60,39 +65,34 @@ def judge(records: dict[str, np.ndarray], status: Status, message: str) -> Verdi
         return Verdict(Word.DIVERGED, message)
     name = next((name for name in FALLING if name in records), None)
     steps = int(records["step"][-1]) - int(records["step"][0])
-    if steps and not records["moved"].any():
+    if name is None or steps == 0 or "moved" not in records:
+        return Verdict(Word.UNKNOWN, "the records do not tell.")
+    if not records["moved"].any():
         return Verdict(
             Word.STILL,
-            f"the weights have not moved in {steps:,} step{'s' if steps > 1 else ''}. The learning rate is 0, "
-            "or too small for their precision, or the gradient vanishes at the start.",
+            f"the weights have not moved in {steps:,} step{'s' if steps > 1 else ''}. The learning rate "
+            "is 0, or too small for their precision, or the gradient vanishes at the start.",
         )
-    if name is None or steps == 0:
-        return Verdict(Word.UNKNOWN, "no value of F is recorded.")
     F = np.asarray(records[name], float)
     late = F[-max(1, len(F) // 4) :]
-    before = F[len(F) // 2 : len(F) - len(late)]
     exact = name == "exact_value"
-    end = float(F[-1]) if exact else float(late.mean())
+    end = float(F[-1] if exact else late.mean())
     won = float(F[0]) - end
     noise = float(late.std(ddof=1)) if len(late) > 1 else 0.0
-    label = FALLING[name]
-    way = f"the {label} went from {F[0]:.4g} to {end:.4g}"
-    # A tracked value may lie above the start by chance alone.
-    if won <= (0 if exact else -ERRORS * noise):
-        return Verdict(
-            Word.ABOVE,
-            f"{way}. Lower the learning rate first; if that does not help, enlarge the batch, or give noisy "
-            "levels a project= onto their range; nx.check(problem) tells whether few rows carry a mean.",
-        )
-    fall, error = _fall(before, late)
-    falling = len(F) > FEWEST and fall > max(ERRORS * error, SMALL * won)
+    way = f"the {FALLING[name]} went from {F[0]:.4g} to {end:.4g}"
+    if won <= 0:
+        return _above(way, -won, noise, exact)
+    fall, error = _fall(F, late)
+    falling = fall > max(ERRORS * error, SMALL * won)
     left, known = _left(records, exact)
-    share = left / won if won > 0 else np.inf
+    share = left / won
     again = f"going as far again would win up to {_percent(share)} of that"
-    last = f"{_percent(fall / won) if won > 0 else 'all'} of it over its last quarter"
     if falling and (share > STATIONARY or not known):
+        more = f", and {again}" if known else ""
         return Verdict(
-            Word.FALLING, f"{way}, {last}{', and ' + again if known else ''}. Take more steps or a larger rate."
+            Word.FALLING,
+            f"{way}, {_percent(fall / won)} of it over its last quarter{more}. Take more steps, or a "
+            "larger learning rate.",
         )
     if not known:
         return Verdict(
@@ -102,22 +102,34 @@ def judge(records: dict[str, np.ndarray], status: Status, message: str) -> Verdi
         )
     if share <= STATIONARY:
         return Verdict(Word.STATIONARY, f"{way}, and {again}.")
-    if noise < 0.1 * (share / 2) ** 2 * won:  # far less than the distance from the optimum would make it
+    if noise < QUIET * (share / 2) ** 2 * won:
         return Verdict(
             Word.STUCK,
-            f"{way} and does not move any more, though {again}. Take more steps, or a larger rate that falls "
-            "later.",
+            f"{way} and hardly moves any more, though {again}. Take more steps, or a learning rate that "
+            "is larger or falls later.",
         )
+    swing = f"goes up and down by {_percent(noise / won)} of that"
     if noise > SMALL * won:
-        return Verdict(
-            Word.BOUNCING,
-            f"{way}, and its last quarter goes up and down by {_percent(noise / won)} of that. Lower the "
-            "learning rate, or let it fall.",
-        )
+        return Verdict(Word.BOUNCING, f"{way}, and {swing}. Lower the learning rate, or let it fall.")
     return Verdict(
         Word.NOISE_FLOOR,
-        f"{way}, and goes up and down by {_percent(noise / won)} of that. A rate that falls, or a larger "
-        "batch, goes below.",
+        f"{way}, and {swing}. A learning rate that falls, or a larger batch, goes below.",
+    )
+
+
+def _above(way: str, rise: float, noise: float, exact: bool) -> Verdict:
+    """Judges a run that has ended no lower than it began; by chance alone it may be as far above."""
+    if rise > ERRORS * noise or (exact and noise == 0):
+        return Verdict(
+            Word.ABOVE,
+            f"{way}. Lower the learning rate first; if that does not help, enlarge the batch, or give "
+            "noisy levels a project= onto their range; nx.check(problem) tells whether few rows carry a "
+            "mean.",
+        )
+    return Verdict(
+        Word.BOUNCING,
+        f"{way}, no lower than it began, and goes up and down by {noise:.2g}. Lower the learning rate, "
+        "or enlarge the batch.",
     )
 
 
@@ -129,23 +141,24 @@ def _left(records: dict[str, np.ndarray], exact: bool) -> tuple[float, bool]:
     if "believed_grad_error" not in records:
         return np.nan, False
     late = slice(-max(1, len(left) // 4), None)
-    noise = np.asarray(records["believed_grad_error"], float)[late] * np.asarray(records["moved"], float)[late]
+    error = np.asarray(records["believed_grad_error"], float)[late]
+    noise = error * np.asarray(records["moved"], float)[late]
     square = float(np.mean(left[late] ** 2 - noise**2))
     return max(square, 0.0) ** 0.5, bool(np.isfinite(square))
 
 
-def _fall(before: np.ndarray, late: np.ndarray) -> tuple[float, float]:
-    """How much lower the last quarter lies than the one before it, with its standard error."""
-    if min(len(before), len(late)) < 2:
-        return 0.0, np.inf
-    error = (before.var(ddof=1) / len(before) + late.var(ddof=1) / len(late)) ** 0.5
-    return float(before.mean() - late.mean()), float(error)
+def _fall(F: np.ndarray, late: np.ndarray) -> tuple[float, float]:
+    """How much lower the last quarter lies than the one before it, with its standard error.
+
+    Of few records, how much lower the last one lies than that before it.
+    """
+    if len(F) < FEWEST:
+        return float(F[-2] - F[-1]), 0.0
+    before = F[len(F) // 2 : len(F) - len(late)]
+    # From differences, for a fall would look like noise within a quarter.
+    square = np.diff(F[len(F) // 2 :]).var(ddof=1) / 2
+    return float(before.mean() - late.mean()), float(square * (1 / len(before) + 1 / len(late))) ** 0.5
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.2g} %" if np.isfinite(share) else "any part"
-
-
-def verdict_of(result: Any) -> Verdict:
-    """The verdict on a result."""
-    return judge(result.records, result.status, result.message)
+    return f"{100 * share:.3g} %"

@@ -12,8 +12,9 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 
+import nestax.errors as errors
 from nestax.chain.problem import Problem
-from nestax.errors import DivergenceWarning, Range, check_count
+from nestax.errors import Range, check_count
 from nestax.loop.status import Status
 from nestax.parts.estimator import AbstractEstimator
 from nestax.parts.step_rule import AbstractStep
@@ -59,7 +60,7 @@ class Fitted(BaseEstimator):
     ) -> Result:
         """Runs a method and counts what it spends; the caller says how it ended."""
         spent = 0 if carry is None else carry.cost.samples
-        with warnings.catch_warnings(action="ignore", category=DivergenceWarning):
+        with warnings.catch_warnings(action="ignore", category=errors.ConvergenceWarning):
             result = minimize(
                 problem,
                 method,

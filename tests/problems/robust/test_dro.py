@@ -189,7 +189,7 @@ def outliers(penalty, largest=20.0, dtype=np.float32, n=4_177):
     return P.dro(dtype(X), dtype(y), "squared", P.KL(penalty), w0=dtype(w0))
 
 
-@pytest.mark.filterwarnings("ignore::nestax.DivergenceWarning")
+@pytest.mark.filterwarnings("ignore::nestax.ConvergenceWarning")
 @pytest.mark.parametrize("lr", [1e-3, 1e-2, 1e-1])
 @pytest.mark.parametrize("method", [nx.SelfTuning(), nx.Plain()])
 def test_a_row_that_carries_the_mean_overflows_nothing(method, lr):

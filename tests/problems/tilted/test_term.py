@@ -359,7 +359,7 @@ def extreme_run(k):
 
 
 @pytest.mark.parametrize("count", [10, pytest.param(1_000, marks=pytest.mark.slow)])
-@pytest.mark.filterwarnings("ignore::nestax.DivergenceWarning")
+@pytest.mark.filterwarnings("ignore::nestax.ConvergenceWarning")
 def test_extreme_tilts_end_finite_or_say_where_they_did_not(count):
     finite = 0
     for k in range(count):
