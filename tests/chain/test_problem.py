@@ -234,6 +234,8 @@ def test_a_sampler_has_no_exact_record():
         "value_calls",
         "derivative_calls",
         "value",
+        "moved",
+        "left",
     }
     with pytest.raises(nx.SettingError, match=r"exact_value needs the population.* a Stream has none"):
         nx.minimize(sampled(), nx.SMVR(), optax.sgd(0.1), steps=2, record=["exact_value"])

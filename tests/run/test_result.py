@@ -116,9 +116,9 @@ def test_a_notebook_draws_a_figure_once(result, monkeypatch):
     assert plt.get_fignums() == before
 
 
-def test_the_summary_of_a_result_is_one_line(result):
+def test_the_summary_of_a_result_is_two_lines(result):
     assert repr(result).startswith("Result(SUCCESS: step=10, samples=40")
-    assert "\n" not in repr(result)
+    assert repr(result).count("\n") == 1  # the records, and the verdict on them
 
 
 def test_a_diagnosis_has_a_sentence_for_every_level(tmp_path):

@@ -78,10 +78,12 @@ def judge(records: dict[str, np.ndarray], status: Status, message: str) -> Verdi
     exact = name == "exact_value"
     end = float(F[-1] if exact else late.mean())
     won = float(F[0]) - end
-    noise = float(late.std(ddof=1)) if len(late) > 1 else 0.0
+    noise = float(late.std(ddof=1)) if len(F) >= FEWEST else abs(float(F[-1] - F[-2]))
     way = f"the {FALLING[name]} went from {F[0]:.4g} to {end:.4g}"
-    if won <= 0:
+    if won <= 0 and (exact or len(F) >= FEWEST):
         return _above(way, -won, noise, exact)
+    if won <= 0:
+        return Verdict(Word.UNKNOWN, f"{way}, and so few records do not tell noise from a rise.")
     fall, error = _fall(F, late)
     falling = fall > max(ERRORS * error, SMALL * won)
     left, known = _left(records, exact)
