@@ -179,11 +179,7 @@ def squares() -> dict[str, str]:
     }
     rows = []
     for name, (problem, batch) in few(problems, 1).items():
-        best = (
-            float(problem.optimum)
-            if problem.optimum is not None
-            else end(problem, nx.steps.Descent(0.1))
-        )
+        best = float(problem.optimum) if problem.optimum is not None else end(problem, 5 * NOISY_STEPS)
         for words, method, own in (
             ("Plain", nx.Plain(), "own"),
             ("SelfTuning, own squares", nx.SelfTuning(), "own"),
