@@ -250,6 +250,7 @@ def test_copies_name_the_levels_they_do_not_find():
         PROBLEM.with_data(middle=ROWS)
 
 
+@pytest.mark.filterwarnings("ignore:Not moved")
 def test_random_weights_differ_by_seed_and_repeat_with_it():
     problem = nx.Problem([level(), outer()], lambda key: jax.random.normal(key, (3,)))
     first = lambda seed: (
