@@ -1,4 +1,4 @@
-"""Whether what a run says of itself is so: thirty runs that have converged, and thirty that have not.
+"""Whether what a run says of itself is so: 62 runs, some of which have converged.
 
     python benchmarks/verdicts.py
 
