@@ -76,7 +76,7 @@ def landed(
         grad, state: the gradient that it was given, and its new state.
     """
     onto: Any = problem.feasible
-    if by_entry(onto, w) or not bends(change_of, grad, state):
+    if not bends(change_of, grad, state) or by_entry(onto, w):
         return problem.project(optax.apply_updates(w, change))
     stiff = stiffness(change_of, grad, state)
     if takes_metric(onto):
@@ -133,7 +133,28 @@ def refuse_unreadable(
     )
     state = jax.eval_shape(optimizer.init, w)
 
-    def is_matrix(x):
+    def update(g: PyTree, state: PyTree, w: PyTree) -> tuple[PyTree, PyTree]:
+        return call(g, state, w, grad=g, value=jnp.ones(()))
+
+    def change(g: PyTree, state: PyTree) -> PyTree:
+        return update(g, state, w)[0]
+
+    # One factor for one array, and nothing remembered: a gradient step, whatever it is called.
+    if jax.tree.leaves(state) or len(jax.tree.leaves(w)) > 1 or bends(change, w, state):
+        _refuse_by_behaviour(problem, onto, optimizer.init, update, w, state)
+
+
+def _refuse_by_behaviour(
+    problem: Problem,
+    onto: Callable[..., PyTree],
+    init: Callable[[PyTree], PyTree],
+    update: Callable[..., tuple[PyTree, PyTree]],
+    w: PyTree,
+    state: PyTree,
+) -> None:
+    """Refuses it by what it keeps in its state and by what it does to two gradients."""
+
+    def is_matrix(x: Any) -> bool:
         return isinstance(x, optax.ScaleByLBFGSState)
 
     if any(map(is_matrix, jax.tree.leaves(state, is_leaf=is_matrix))):
@@ -141,18 +162,12 @@ def refuse_unreadable(
             "this optimiser scales the gradient by a matrix, and a projection that fits it is a problem "
             "of its own: use nx.steps.Descent(lr) or nx.steps.Adam(lr) on a feasible set."
         )
-
-    def update(g, state, w):
-        return call(g, state, w, grad=g, value=jnp.ones(()))
-
     entries = by_entry(onto, problem.shape.structs())
     bent = bends(lambda g, state: update(g, state, w)[0], w, state)
-    keeps = _keeps_weights(optimizer.init, w)
+    keeps = _keeps_weights(init, w)
     if not (keeps or (bent and not entries) or (len(jax.tree.leaves(w)) > 1 and not entries)):
         return
-    found = compute(
-        _behaviour, trace(optimizer.init, w, lift=True), trace(update, w, state, w, lift=True), w
-    )
+    found = compute(_behaviour, trace(init, w, lift=True), trace(update, w, state, w, lift=True), w)
     factors, scaled, pull = map(float, found)
     if keeps and pull > PULL:
         raise SettingError(
